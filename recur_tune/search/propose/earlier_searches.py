@@ -61,22 +61,21 @@ class LeaningKernel:
     def __init__(self, features: Features, searches: Sequence[EarlierSearch]) -> None:
         self.own = FittedKernel(features.groups)
         self.expectations = [Expectation(features, one) for one in searches]
+        self._known: dict[bytes, np.ndarray] = {}  # expectations of the search's own validations
         self.weights = fitted_weights(np.empty((0, 0)), np.empty((0, len(searches))), np.empty(0))
 
-    def posterior(
-        self, rows: Rows, values: np.ndarray, prior: tuple[float, float] | None = None
-    ) -> LeaningPosterior:
+    def posterior(self, rows: Rows, values: np.ndarray, prior: tuple[float, float] | None = None) -> LeaningPosterior:
         """The process conditioned on these rows. Weights and hyperparameters are fitted in turn."""
         scale = Standardization.of(values, prior)
         some, kept = bounded_rows(len(rows), MOST_FITTED), bounded_rows(len(rows), MOST_ROWS)
         fitted, standard = rows[some], scale.standardize(values[some])
-        expected = self.expected(fitted)
+        expected = self._expected_of_own(fitted)
         if self.own.is_due(len(rows)):
             weights = fitted_weights(self.own.kernel(fitted), expected, standard)
             self.own.fit(len(rows), fitted, standard - expected @ weights)
         self.weights = weights = fitted_weights(self.own.kernel(fitted), expected, standard)
         rows = rows[kept]
-        residuals = scale.standardize(values[kept]) - self.expected(rows) @ weights
+        residuals = scale.standardize(values[kept]) - self._expected_of_own(rows) @ weights
         return LeaningPosterior(CurvePosterior(self.own.kernel, rows, residuals, _UNCHANGED), self, weights, scale)
 
     @property
@@ -93,6 +92,13 @@ class LeaningKernel:
         fixed = copy(self)
         fixed.own = self.own.as_it_is()
         return fixed
+
+    def _expected_of_own(self, rows: np.ndarray) -> np.ndarray:
+        """What they let expect at validations of the search's own, most of which are asked for at every choice."""
+        keys = [row.tobytes() for row in rows]
+        unseen = {key: place for place, key in enumerate(keys) if key not in self._known}
+        self._known.update(zip(unseen, self.expected(rows[[*unseen.values()]]), strict=True))
+        return np.array([self._known[key] for key in keys]).reshape(-1, len(self.expectations))
 
     def expected(self, rows: np.ndarray) -> np.ndarray:
         """What each earlier search lets expect at rows: [rows, searches]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.special import ndtr
 
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
 from recur_tune.search.propose.candidates import Candidate
-from recur_tune.search.propose.features import NEW, LazyRows, Features, rows_at
+from recur_tune.search.propose.features import NEW, Features, LazyRows, rows_at
 from recur_tune.search.propose.observations import Fields, ObservedTrial
 
 if TYPE_CHECKING:
@@ -100,14 +101,13 @@ class ExpectedGains:
 
     def validations(self, trials: Sequence[ObservedTrial]) -> tuple[LazyRows, np.ndarray]:
         """Rows for the process, one a validation, and their log qualities."""
-        found = [
-            (place, tokens / self.budget, one.number, quality)
-            for place, one in enumerate(trials)
-            for tokens, quality in one.curve
-        ]
-        places, shares, numbers, qualities = np.array(found, dtype=float).reshape(-1, 4).T
+        curves = [one.curve for one in trials]
+        validations = np.array([*chain(*curves)], dtype=float).reshape(-1, 2)
+        places = np.repeat(np.arange(len(trials)), [*map(len, curves)])
+        numbers = np.array([one.number for one in trials], dtype=float)[places]
         fields = [one.fields for one in trials]
-        return LazyRows(self.features, fields, places.astype(int), shares, numbers), np.log(qualities)
+        rows = LazyRows(self.features, fields, places, validations[:, 0] / self.budget, numbers)
+        return rows, np.log(validations[:, 1])
 
 
 def _quality(trial: ObservedTrial, repeats: Sequence[ObservedTrial]) -> float:

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from threadpoolctl import ThreadpoolController
@@ -44,6 +45,7 @@ _GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
 _PRIOR_COUNTS = 6  # values for which a prior mean and standard deviation count; first validations are much alike
 _START = 3  # doublings of tokens before the end, where slopes make no difference: trials begin with the same weights
 _BOUNDS = 1e-10, 1e6
+_AT_ONCE = 16_000  # numbers of a matrix
 JITTER = 1e-6  # on the diagonal of a covariance, which rounding would leave singular
 # Threads of BLAS spin while they wait for each other, and trials have the cores: in one thread a fit is faster there.
 _in_one_thread = ThreadpoolController().wrap(limits=1, user_api="blas")
@@ -76,19 +78,18 @@ class CurveKernel(Kernel):
         bend, line = np.exp(-lag / 2), _progress(early) * _progress(late).T
         curve, common = self.level + self.slope * line, self.trend * (bend + line)
         joint, effects = self._likeness(some, others)
-        matrix = _spread(joint + self.main * effects, row, column)
+        alike, same_trial = joint + self.main * effects, X[:, None, -1] == other[:, -1]
+        matrix = _spread(alike, row, column)
         matrix *= _spread(curve, at, until)
         matrix += _spread(common, at, until)
-        same_trial = X[:, None, -1] == other[None, :, -1]
-        np.add(matrix, self.offset, out=matrix, where=same_trial)
+        matrix += self.offset * same_trial
         if Y is None:
             matrix[np.diag_indices_from(matrix)] += self.noise
         if not eval_gradient:
             return matrix
-        squares = np.array([_spread(*one) for one in self._squares(some, others)]).reshape(-1, *joint.shape)
+        squares = np.array([_spread(*one) for one in self._squares(some, others)]).reshape(-1, len(some), len(others))
         slopes = _matern_slope(squares.sum(axis=0)) + self.main * _matern_slope(squares) / max(1, len(squares))
-        alike, curve = _spread(joint + self.main * effects, row, column), _spread(curve, at, until)
-        line = _spread(line, at, until)
+        alike, curve, line = _spread(alike, row, column), _spread(curve, at, until), _spread(line, at, until)
         parts = {
             "level": self.level * alike, "main": self.main * _spread(effects, row, column) * curve,
             "noise": self.noise * np.eye(len(X)), "offset": self.offset * same_trial,
@@ -99,22 +100,22 @@ class CurveKernel(Kernel):
         return matrix, np.stack([one for part in ordered for one in part.reshape(-1, len(X), len(X))], axis=-1)
 
     def _likeness(self, some: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The Matérn kernel of configurations over all parameters, and the mean of those over each. Most parameters
-        have few values, which are compared once; and one parameter is compared at a time, since what a processor keeps
-        near it is read much faster than memory."""
-        together, effects = np.zeros((2, len(some), len(others)))
-        for table, row, column in self._squares(some, others):
-            together += _spread(table, row, column)
-            effects += _spread(_matern(table), row, column)
-        return _matern(together), effects / max(1, _parameters(self.groups))
+        """The Matérn kernel of configurations over all parameters, and the mean of those over each."""
+        scales = np.atleast_1d(self.scales)[self.groups]
+        effects = np.zeros((len(some), len(others)))
+        for squares, row, column in self._squares(some, others):
+            effects += _spread(_matern(squares), row, column)
+        joint = _matern(cdist(some / scales, others / scales, "sqeuclidean"))
+        return joint, effects / max(1, _parameters(self.groups))
 
     def _squares(self, some: np.ndarray, others: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Squared distances of a parameter's values in units of its length scale, of one parameter after the other:
-        between distinct values, and which of them configurations have."""
+        """Squared distances of a parameter's values in units of its length scale, of one parameter after the other.
+        Most have few values, which are compared once: the table is of distinct ones, and beside it is which of them
+        configurations have."""
         for group, scale in enumerate(np.atleast_1d(self.scales)[: _parameters(self.groups)]):
             columns = self.groups == group
             (one, row), (other, column) = _distinct_rows(some[:, columns]), _distinct_rows(others[:, columns])
-            yield (((one[:, None] - other) / scale) ** 2).sum(axis=-1), row, column
+            yield cdist(one / scale, other / scale, "sqeuclidean"), row, column
 
     def diag(self, X: np.ndarray) -> np.ndarray:
         """The prior variance of a trial's quality, without the noise of a validation."""
@@ -135,29 +136,35 @@ def default_kernel(groups: np.ndarray) -> CurveKernel:
 
 
 def _distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows, and the place of each row among them. NumPy's `unique` would sort rows of several columns, which
-    takes longer than to look each of them up."""
-    if rows.shape[1] == 1:
-        distinct, places = np.unique(rows, return_inverse=True)
-        return distinct[:, None], places.reshape(-1)
-    found: dict[bytes, int] = {}
-    places = np.array([found.setdefault(row.tobytes(), len(found)) for row in rows], dtype=int)
-    return rows[np.unique(places, return_index=True)[1]], places
+    """Distinct rows, and the place of each row among them; the rows themselves where all are distinct. NumPy's `unique`
+    takes several times as long for rows."""
+    if rows.shape[1] == 0:
+        return rows[:1], np.zeros(len(rows), dtype=int)
+    order = np.lexsort(rows.T)
+    ranked = rows[order]
+    differs = (ranked[1:] != ranked[:-1]).any(axis=1)
+    if differs.all():
+        return rows, np.arange(len(rows))
+    is_first = np.concatenate([[True], differs])
+    places = np.empty(len(rows), dtype=int)
+    places[order] = np.cumsum(is_first) - 1
+    return ranked[is_first], places
 
 
 def _spread(table: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """A table's values at these rows and columns."""
-    return table.take(row, axis=0).take(column, axis=1)
+    """A table's values at these rows and columns, which are places among distinct ones."""
+    return np.asarray(table[:, column][row])  # whole rows are copied fast
 
 
 def _matern(squares: np.ndarray) -> np.ndarray:
-    """A Matérn kernel (5/2) of squared distances."""
-    distance = np.sqrt(5 * squares)
-    fall = np.exp(-distance)
-    distance *= 1 + distance / 3
-    distance += 1
-    distance *= fall
-    return np.asarray(distance)
+    """A Matérn kernel (5/2) of squared distances. Some rows at a time: what a processor keeps near it is read several
+    times as fast as memory."""
+    found = np.empty_like(squares)
+    step = max(1, _AT_ONCE // max(1, squares.shape[-1]))
+    for start in range(0, len(squares), step):
+        distance = np.sqrt(5 * squares[start : start + step])
+        found[start : start + step] = (1 + distance * (1 + distance / 3)) * np.exp(-distance)
+    return found
 
 
 def _matern_slope(squares: np.ndarray) -> np.ndarray:
@@ -216,9 +223,7 @@ class FittedKernel:
         self.rows = 0.0
         self._fitting = Lock()  # one thread decides on a trial at its rung while another chooses the next trial
 
-    def posterior(
-        self, rows: Rows, values: np.ndarray, prior: tuple[float, float] | None = None
-    ) -> CurvePosterior:
+    def posterior(self, rows: Rows, values: np.ndarray, prior: tuple[float, float] | None = None) -> CurvePosterior:
         """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values."""
         scale = Standardization.of(values, prior)
         some, kept = bounded_rows(len(rows), MOST_FITTED), bounded_rows(len(rows), MOST_ROWS)

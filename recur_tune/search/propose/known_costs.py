@@ -61,7 +61,9 @@ class KnownCosts:
         self.quality = quality_of(spec)
         self.costs = [name for name in spec.objectives if name in COSTS]
         self.needed = {*self.costs, *spec.limits}
-        self.keys: dict[int, tuple[Fields, tuple[Key, Key]]] = {}  # by trial: its keys, since to sort fields takes long
+        # What is known of trials by their numbers, since to sort the fields of all at every choice takes long.
+        self.keys: dict[int, tuple[Fields, Key]] = {}
+        self.told: dict[int, Mapping[str, float]] = {}  # costs that are among the prices
         self.quick: dict[Key, dict[str, float]] = {}  # by cost key: the costs that need no simulation
         self.priced: dict[Key, dict[str, float]] = {}  # by cost key: all costs
         self.cost_process: dict[str, tuple[CurvePosterior, int]] = {}  # of a simulated cost, and the prices it has seen
@@ -177,8 +179,9 @@ class KnownCosts:
     ) -> tuple[list[Candidate], ExpectedGains | None]:
         """New candidates, and the acquisition function; None while no price is known."""
         for one in trials:
-            if self.needed <= one.costs.keys():
-                self.priced[self._keys(one)[1]] = dict(one.costs)
+            if self.told.get(one.number) is not one.costs and self.needed <= one.costs.keys():
+                self.priced[cost_key(one.fields)] = dict(one.costs)
+                self.told[one.number] = one.costs
         pool = self.pool(trials)
         if not self.priced:  # the trials of an earlier search have none
             return pool, None
@@ -222,7 +225,7 @@ class KnownCosts:
             self.drawn = of, pairs
         new = {fields_key(fields): (point, fields) for point, fields in reversed(pairs)}
         for one in trials:
-            new.pop(self._keys(one)[0], None)
+            new.pop(self._key(one), None)
         return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
 
     def _draw(self, rng: np.random.Generator, front: Sequence[ObservedTrial]) -> list[_Drawn]:
@@ -244,13 +247,13 @@ class KnownCosts:
             pairs.append(self.space.sample(rng, kept))
         return pairs
 
-    def _keys(self, trial: ObservedTrial) -> tuple[Key, Key]:
-        """The key of a trial's fields, and of those that costs depend on."""
-        fields, keys = self.keys.get(trial.number, (None, ((), ())))
+    def _key(self, trial: ObservedTrial) -> Key:
+        """The key of a trial's fields."""
+        fields, key = self.keys.get(trial.number, (None, ()))
         if fields is not trial.fields:
-            keys = fields_key(trial.fields), cost_key(trial.fields)
-            self.keys[trial.number] = trial.fields, keys
-        return keys
+            key = fields_key(trial.fields)
+            self.keys[trial.number] = trial.fields, key
+        return key
 
     def _front(self, finished: Sequence[ObservedTrial]) -> list[ObservedTrial]:
         if not finished:
