@@ -10,9 +10,10 @@ is trained. Every trial ends at its full budget with three validations. The firs
 and not timed; with several workers, all but one of the last trials are still on their way, with a first validation.
 
 Late in a search, the space is the made-up one of the sampler's tests: FLOPs are known at once, memory is predicted.
-Trials are drawn at random and end with three validations, so that their costs are all known. As many run, and have a
+Trials are drawn at random and end with three validations, so that their costs are all known. Those that run have a
 first validation. Before the next suggestion one of them ends and the trial that was suggested begins. `--earlier` is
-the number of trials of an earlier search from which the search learns.
+the number of trials of an earlier search from which the search learns. The first suggestion, in which hyperparameters
+are fitted, is told beside the mean.
 """
 
 from __future__ import annotations
