@@ -1,10 +1,19 @@
 """Time that the sampler `known-costs` takes to propose a trial, in CPU seconds.
 
     python benchmarks/suggestion_time.py [--trials 300] [--known 0] [--workers 1]
+    python benchmarks/suggestion_time.py --ended 2000 [--running 7] [--earlier 0]
+
+The first is of a whole search, the second of suggestions late in one.
 
 The quickstart's space with its real costs; peak memory takes a simulated step. Qualities are synthetic, because nothing
 is trained. Every trial ends at its full budget with three validations. The first `--known` trials are drawn at random
 and not timed; with several workers, all but one of the last trials are still on their way, with a first validation.
+
+Late in a search, the space is the made-up one of the sampler's tests: FLOPs are known at once, memory is predicted.
+Trials are drawn at random and end with three validations, so that their costs are all known. Those that run have a
+first validation. Before the next suggestion one of them ends and the trial that was suggested begins. `--earlier` is
+the number of trials of an earlier search from which the search learns. The first suggestion, in which hyperparameters
+are fitted, is told beside the mean.
 """
 
 from __future__ import annotations
@@ -28,9 +37,12 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import NewTrial
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
+from recur_tune.search.record.knowledge import EarlierCurve, EarlierSearch
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.run.preparation import Prices, worst_costs
+from tests.search.propose.test_known_costs import OBJECTIVES, REFERENCE, SPACE, SlowPrice, quality
 
+SHARES = (0.25, 0.5, 1.0)  # of the budget, at which trials late in a search were validated
 BANDS = (0, 10, 50, 100, 200, 300, 500, 1000, 2000, 5000)
 
 
@@ -84,12 +96,62 @@ def suggestions(trials: int, known: int, workers: int) -> list[tuple[float, floa
     return found
 
 
+def late_suggestions(ended: int, running: int, earlier: int, count: int) -> list[tuple[float, float]]:
+    """Of each suggestion late in a search: seconds, and the expected gain of what was chosen."""
+    budget, sampler = {"tokens": 100, "trials": 2 * ended + 1}, {"name": "known-costs"}
+    spec = parse(SearchSpec, {"space": SPACE, "objectives": OBJECTIVES, "budget": budget, "sampler": sampler})
+    rng, price = np.random.default_rng(0), SlowPrice()
+
+    def curve(fields: dict[str, Any], factor: float = 1.0) -> tuple[tuple[float, float], ...]:
+        luck = math.exp(rng.normal(0, 0.01))
+        return tuple((share, luck * factor * quality(fields, share)) for share in SHARES)
+
+    def drawn() -> dict[str, Any]:
+        return spec.parsed_space.sample(rng)[1]
+
+    curves = tuple(EarlierCurve(fields, curve(fields, 1.5)) for fields in (drawn() for _ in range(earlier)))
+    chooser = KnownCosts(spec, price, spec.trial_config, [EarlierSearch("earlier", curves)] if earlier else [])
+
+    def told(fields: dict[str, Any], number: int) -> ObservedTrial:
+        seen = tuple((int(100 * share), value) for share, value in curve(fields))
+        return ObservedTrial(number, fields, price(spec.trial_config(fields)), seen, complete=True)
+
+    trials, found = [told(drawn(), number) for number in range(ended + running)], []
+    for _ in range(count + 1):
+        now = len(trials) - running
+        begun = [replace(one, curve=one.curve[:1], complete=False, pending=True) for one in trials[now:]]
+        began = time.process_time()
+        chosen = chooser.choose([*trials[:now], *begun], REFERENCE)
+        seconds = time.process_time() - began
+        assert isinstance(chosen, NewTrial) and chosen.gain is not None
+        found.append((seconds, chosen.gain))
+        trials.append(told(spec.parsed_space.fields_of(chosen.point), len(trials)))
+    return found
+
+
+def print_late(ended: int, running: int, earlier: int, count: int) -> None:
+    """A table of the time of late suggestions. The first fits hyperparameters, which is due at a tenth more trials."""
+    first, *others = late_suggestions(ended, running, earlier, count)
+    print("\n| ended | running | of an earlier search | first suggestion | later ones, mean | longest |")
+    print("|---|---|---|---|---|---|")
+    seconds = [one for one, _ in others]
+    times = " | ".join(f"{one:.3f}" for one in (first[0], statistics.mean(seconds), max(seconds)))
+    print(f"| {ended} | {running} | {earlier} | {times} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--known", type=int, default=0, help="trials before the first suggestion")
     parser.add_argument("--workers", type=int, default=1, help="trials at a time")
+    parser.add_argument("--ended", type=int, help="trials that have ended: time suggestions late in a search")
+    parser.add_argument("--running", type=int, default=7, help="beside them")
+    parser.add_argument("--earlier", type=int, default=0, help="trials of an earlier search")
+    parser.add_argument("--suggestions", type=int, default=6, help="of which late in a search the mean is told")
     given = parser.parse_args()
+    if given.ended is not None:
+        print_late(given.ended, given.running, given.earlier, given.suggestions)
+        return
     if not (0 <= given.known < given.trials and 1 <= given.workers <= given.known + 1):
         parser.error("--known is smaller than --trials, and --workers at most one more than it.")
     trials, found = given.trials, suggestions(given.trials, given.known, given.workers)

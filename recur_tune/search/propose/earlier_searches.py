@@ -20,9 +20,12 @@ from scipy.optimize import nnls
 
 from recur_tune.search.propose.features import NEW, Features, rows_at
 from recur_tune.search.propose.gaussian_process import (
+    JITTER,
     MOST_FITTED,
+    MOST_ROWS,
     CurvePosterior,
     FittedKernel,
+    Rows,
     Standardization,
     bounded_rows,
 )
@@ -32,7 +35,6 @@ from recur_tune.search.record.knowledge import EarlierSearch
 # every earlier search has the same share, and the standard deviation of each.
 _SUM, _STD = 0.8, 0.4
 _LITTLE = 0.05  # a weight below it is told as none
-_JITTER = 1e-6  # on the diagonal of a covariance, as in the process itself
 _UNCHANGED = Standardization(0.0, 1.0)
 
 
@@ -59,19 +61,22 @@ class LeaningKernel:
     def __init__(self, features: Features, searches: Sequence[EarlierSearch]) -> None:
         self.own = FittedKernel(features.groups)
         self.expectations = [Expectation(features, one) for one in searches]
+        self._known: dict[bytes, np.ndarray] = {}  # expectations of the search's own validations
         self.weights = fitted_weights(np.empty((0, 0)), np.empty((0, len(searches))), np.empty(0))
 
-    def posterior(
-        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None
-    ) -> LeaningPosterior:
+    def posterior(self, rows: Rows, values: np.ndarray, prior: tuple[float, float] | None = None) -> LeaningPosterior:
         """The process conditioned on these rows. Weights and hyperparameters are fitted in turn."""
-        scale, expected = Standardization.of(values, prior), self.expected(rows)
-        standard, some = scale.standardize(values), bounded_rows(len(rows), MOST_FITTED)
-        weights = fitted_weights(self.own.kernel(rows[some]), expected[some], standard[some])
-        self.own.fit(rows, standard - expected @ weights)
-        self.weights = weights = fitted_weights(self.own.kernel(rows[some]), expected[some], standard[some])
-        process = self.own.conditioned(rows, standard - expected @ weights, _UNCHANGED)
-        return LeaningPosterior(process, self, weights, scale)
+        scale = Standardization.of(values, prior)
+        some, kept = bounded_rows(len(rows), MOST_FITTED), bounded_rows(len(rows), MOST_ROWS)
+        fitted, standard = rows[some], scale.standardize(values[some])
+        expected = self._expected_of_own(fitted)
+        if self.own.is_due(len(rows)):
+            weights = fitted_weights(self.own.kernel(fitted), expected, standard)
+            self.own.fit(len(rows), fitted, standard - expected @ weights)
+        self.weights = weights = fitted_weights(self.own.kernel(fitted), expected, standard)
+        rows = rows[kept]
+        residuals = scale.standardize(values[kept]) - self._expected_of_own(rows) @ weights
+        return LeaningPosterior(CurvePosterior(self.own.kernel, rows, residuals, _UNCHANGED), self, weights, scale)
 
     @property
     def in_words(self) -> str:
@@ -87,6 +92,13 @@ class LeaningKernel:
         fixed = copy(self)
         fixed.own = self.own.as_it_is()
         return fixed
+
+    def _expected_of_own(self, rows: np.ndarray) -> np.ndarray:
+        """What they let expect at validations of the search's own, most of which are asked for at every choice."""
+        keys = [row.tobytes() for row in rows]
+        unseen = {key: place for place, key in enumerate(keys) if key not in self._known}
+        self._known.update(zip(unseen, self.expected(rows[[*unseen.values()]]), strict=True))
+        return np.array([self._known[key] for key in keys]).reshape(-1, len(self.expectations))
 
     def expected(self, rows: np.ndarray) -> np.ndarray:
         """What each earlier search lets expect at rows: [rows, searches]."""
@@ -127,7 +139,7 @@ def fitted_weights(covariance: np.ndarray, expected: np.ndarray, values: np.ndar
     count = expected.shape[1]
     precision, pull = np.eye(count) / _STD**2, np.full(count, _SUM / count) / _STD**2
     if len(values):
-        factor = cho_factor(covariance + _JITTER * np.eye(len(values)))
+        factor = cho_factor(covariance + JITTER * np.eye(len(values)))
         precision = precision + expected.T @ cho_solve(factor, expected)
         pull = pull + expected.T @ cho_solve(factor, values)
     root = cholesky(precision)  # |root w - b|² is the quadratic form but for a constant

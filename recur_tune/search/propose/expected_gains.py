@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.special import ndtr
 
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
 from recur_tune.search.propose.candidates import Candidate
-from recur_tune.search.propose.features import NEW, Features, rows_at
+from recur_tune.search.propose.features import NEW, Features, LazyRows, rows_at
 from recur_tune.search.propose.observations import Fields, ObservedTrial
 
 if TYPE_CHECKING:
@@ -50,16 +51,30 @@ class ExpectedGains:
             front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, means, strict=True)]
             self.process = self.process.conditioned_on(ends, means)
         self.front = np.array(front).reshape(-1, 1 + len(costs))
+        self._ends: dict[Candidate, tuple[float, float]] = {}  # mean and standard deviation of log quality at the end
+        self._known: dict[tuple[Candidate, tuple[float, ...]], float] = {}  # at these costs
 
     def best_of(self, pool: Sequence[Candidate]) -> tuple[Candidate, float]:
         """The candidate with the largest gain, and its gain. One with exact costs is preferred where it gains nearly as
         much, since to simulate a step takes longer than all the rest."""
-        gains = self.gains(
-            [one.fields for one in pool], np.array([[one.costs[name] for name in self.costs] for one in pool])
-        )
+        gains = self._gains_of(pool)
         exact = np.array([one.exact for one in pool])
         best = int(np.argmax(np.where(exact, gains, _INEXACT * gains)))
         return pool[best], float(gains[best])
+
+    def _gains_of(self, pool: Sequence[Candidate]) -> np.ndarray:
+        """Candidates' gains. They are asked for again whenever a cost was made exact, and all but few are as they were:
+        what was expected of a candidate is kept, and its gain as long as its costs are the same."""
+        if unseen := [one for one in pool if one not in self._ends]:
+            self._ends.update(zip(unseen, zip(*self.predict([one.fields for one in unseen]), strict=True), strict=True))
+        costs = [tuple(one.costs[name] for name in self.costs) for one in pool]
+        keys = list(zip(pool, costs, strict=True))
+        if changed := [key for key in keys if key not in self._known]:
+            mean, std = np.array([self._ends[one] for one, _ in changed]).T
+            at = np.array([cost for _, cost in changed])
+            gains = expected_hypervolume_improvement(mean, std, at, self.front, self.reference)
+            self._known.update(zip(changed, gains, strict=True))
+        return np.array([self._known[key] for key in keys])
 
     def gains(self, trials: Sequence[Fields], costs: np.ndarray) -> np.ndarray:
         """Expected hypervolume improvements of new trials."""
@@ -84,18 +99,15 @@ class ExpectedGains:
     def _costs(self, trial: ObservedTrial) -> list[float]:
         return [trial.costs[name] for name in self.costs]
 
-    def validations(self, trials: Sequence[ObservedTrial]) -> tuple[np.ndarray, np.ndarray]:
+    def validations(self, trials: Sequence[ObservedTrial]) -> tuple[LazyRows, np.ndarray]:
         """Rows for the process, one a validation, and their log qualities."""
-        features = self.features([one.fields for one in trials])
-        found = [
-            (place, tokens / self.budget, one.number, quality)
-            for place, one in enumerate(trials)
-            for tokens, quality in one.curve
-        ]
-        if not found:
-            return np.empty((0, features.shape[1] + 2)), np.empty(0)
-        places, shares, numbers, qualities = map(np.array, zip(*found, strict=True))
-        return rows_at(features[places], shares, numbers), np.log(qualities)
+        curves = [one.curve for one in trials]
+        validations = np.array([*chain(*curves)], dtype=float).reshape(-1, 2)
+        places = np.repeat(np.arange(len(trials)), [*map(len, curves)])
+        numbers = np.array([one.number for one in trials], dtype=float)[places]
+        fields = [one.fields for one in trials]
+        rows = LazyRows(self.features, fields, places, validations[:, 0] / self.budget, numbers)
+        return rows, np.log(validations[:, 1])
 
 
 def _quality(trial: ObservedTrial, repeats: Sequence[ObservedTrial]) -> float:

@@ -82,3 +82,24 @@ def rows_at(features: np.ndarray, share: Any, trials: Any) -> np.ndarray:
     """Rows for the process: features, the logarithm of a share of the budget's tokens, and the trial's number."""
     columns = [np.broadcast_to(column, len(features)) for column in (np.log2(share), trials)]
     return np.column_stack([features, *columns])
+
+
+class LazyRows:
+    """Rows for the process that are encoded when they are asked for, since of many it takes a bounded number: of trials
+    by their places among `fields`, the share of the budget's tokens and the trial's number."""
+
+    def __init__(
+        self, features: Features, fields: Sequence[Mapping[str, Any]], places: np.ndarray, shares: np.ndarray,
+        numbers: np.ndarray,
+    ) -> None:  # fmt: skip
+        self.features, self.fields = features, fields
+        self.places, self.shares, self.numbers = places, shares, numbers
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, some: np.ndarray) -> np.ndarray:
+        """These rows."""
+        distinct, places = np.unique(self.places[some], return_inverse=True)
+        encoded = self.features([self.fields[place] for place in distinct])
+        return rows_at(encoded[places], self.shares[some], self.numbers[some])

@@ -12,20 +12,23 @@ F compares configurations: a Matérn kernel over all parameters, and `main` time
 (main effects), so that what is good in two trials is expected to be better together. Slopes let a curve go on falling,
 and let curves that begin alike end far apart.
 
-scikit-learn fits and predicts. The kernel is ours: scikit-learn has no offsets per trial and no shared length scales.
+scikit-learn fits hyperparameters. The kernel is ours: scikit-learn has no offsets per trial and no shared length
+scales. So is the posterior: scikit-learn computes the covariance twice, and all of it again for further rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from threadpoolctl import ThreadpoolController
@@ -37,11 +40,13 @@ _PRIOR = {
     "time": (3.0, 0.5), "main": (2.0, 1.0), "scales": (0.5, 0.5),
 }  # fmt: skip
 _ITERATIONS = 20
-_MOST_ROWS, MOST_FITTED = 600, 160  # that the process is conditioned on, and that its hyperparameters are fitted to
+MOST_ROWS, MOST_FITTED = 600, 160  # that the process is conditioned on, and that its hyperparameters are fitted to
 _GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
 _PRIOR_COUNTS = 6  # values for which a prior mean and standard deviation count; first validations are much alike
 _START = 3  # doublings of tokens before the end, where slopes make no difference: trials begin with the same weights
 _BOUNDS = 1e-10, 1e6
+_AT_ONCE = 16_000  # numbers of a matrix
+JITTER = 1e-6  # on the diagonal of a covariance, which rounding would leave singular
 # Threads of BLAS spin while they wait for each other, and trials have the cores: in one thread a fit is faster there.
 _in_one_thread = ThreadpoolController().wrap(limits=1, user_api="blas")
 
@@ -66,43 +71,55 @@ class CurveKernel(Kernel):
     def __call__(self, X: np.ndarray, Y: np.ndarray | None = None, eval_gradient: bool = False) -> Any:
         """The covariance matrix, and on request its gradient by the logarithms of the hyperparameters."""
         other = X if Y is None else Y
-        # Configurations are compared once, however many validations they have.
-        (some, row), (others, column) = _configurations(X), _configurations(other)
-        squares = self._squares(some, others)
-        together = squares.sum(axis=0)
-        joint, single = _matern(together), _matern(squares)
-        row = row[:, None]
-        effects = (single.sum(axis=0) / max(1, len(squares)))[row, column]
-        alike = joint[row, column] + self.main * effects
-        lag = ((X[:, None, -2] - other[None, :, -2]) / self.time) ** 2
-        bend, line = np.exp(-lag / 2), np.outer(_progress(X), _progress(other))
-        same_trial = (X[:, None, -1] == other[None, :, -1]).astype(float)
-        same_row = np.eye(len(X)) if Y is None else 0.0
-        curve, common = self.level + self.slope * line, bend + line
-        matrix = alike * curve + self.trend * common + self.offset * same_trial + self.noise * same_row
+        # Configurations are compared once, however many validations they have, and so are numbers of tokens.
+        (some, row), (others, column) = _distinct_rows(X[:, :-2]), _distinct_rows(other[:, :-2])
+        (early, at), (late, until) = _distinct_rows(X[:, -2:-1]), _distinct_rows(other[:, -2:-1])
+        lag = ((early - late.T) / self.time) ** 2
+        bend, line = np.exp(-lag / 2), _progress(early) * _progress(late).T
+        curve, common = self.level + self.slope * line, self.trend * (bend + line)
+        joint, effects = self._likeness(some, others)
+        alike, same_trial = joint + self.main * effects, X[:, None, -1] == other[:, -1]
+        matrix = _spread(alike, row, column)
+        matrix *= _spread(curve, at, until)
+        matrix += _spread(common, at, until)
+        matrix += self.offset * same_trial
+        if Y is None:
+            matrix[np.diag_indices_from(matrix)] += self.noise
         if not eval_gradient:
             return matrix
-        by_scale = squares * (_matern_slope(together) + self.main * _matern_slope(squares) / max(1, len(squares)))
+        squares = np.array([_spread(*one) for one in self._squares(some, others)]).reshape(-1, len(some), len(others))
+        slopes = _matern_slope(squares.sum(axis=0)) + self.main * _matern_slope(squares) / max(1, len(squares))
+        alike, curve, line = _spread(alike, row, column), _spread(curve, at, until), _spread(line, at, until)
         parts = {
-            "level": self.level * alike, "main": self.main * effects * curve, "noise": self.noise * same_row,
-            "offset": self.offset * same_trial, "scales": by_scale[:, row, column] * curve,
-            "slope": self.slope * alike * line, "time": self.trend * bend * lag, "trend": self.trend * common,
+            "level": self.level * alike, "main": self.main * _spread(effects, row, column) * curve,
+            "noise": self.noise * np.eye(len(X)), "offset": self.offset * same_trial,
+            "scales": (squares * slopes)[:, row[:, None], column] * curve, "slope": self.slope * alike * line,
+            "time": self.trend * _spread(bend * lag, at, until), "trend": _spread(common, at, until),
         }  # fmt: skip
         ordered = [parts[one.name] for one in self.hyperparameters]
         return matrix, np.stack([one for part in ordered for one in part.reshape(-1, len(X), len(X))], axis=-1)
 
-    def _squares(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Squared distances of features by parameter, in units of its length scale: [parameters, some, others]."""
-        scales = np.atleast_1d(self.scales)
-        squares = np.zeros((_parameters(self.groups), len(some), len(others)))
-        for column, group in enumerate(self.groups):
-            difference = some[:, None, column] - others[None, :, column]
-            squares[group] += (difference / scales[group]) ** 2
-        return squares
+    def _likeness(self, some: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The Matérn kernel of configurations over all parameters, and the mean of those over each."""
+        scales = np.atleast_1d(self.scales)[self.groups]
+        effects = np.zeros((len(some), len(others)))
+        for squares, row, column in self._squares(some, others):
+            effects += _spread(_matern(squares), row, column)
+        joint = _matern(cdist(some / scales, others / scales, "sqeuclidean"))
+        return joint, effects / max(1, _parameters(self.groups))
+
+    def _squares(self, some: np.ndarray, others: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Squared distances of a parameter's values in units of its length scale, of one parameter after the other.
+        Most have few values, which are compared once: the table is of distinct ones, and beside it is which of them
+        configurations have."""
+        for group, scale in enumerate(np.atleast_1d(self.scales)[: _parameters(self.groups)]):
+            columns = self.groups == group
+            (one, row), (other, column) = _distinct_rows(some[:, columns]), _distinct_rows(others[:, columns])
+            yield cdist(one / scale, other / scale, "sqeuclidean"), row, column
 
     def diag(self, X: np.ndarray) -> np.ndarray:
         """The prior variance of a trial's quality, without the noise of a validation."""
-        line = _progress(X) ** 2
+        line = _progress(X[:, -2]) ** 2
         effects = 1 + self.main * bool(_parameters(self.groups))
         return effects * (self.level + self.slope * line) + self.trend * (1 + line) + self.offset
 
@@ -118,18 +135,36 @@ def default_kernel(groups: np.ndarray) -> CurveKernel:
     return CurveKernel(groups, **(middle | {"scales": np.full(count, middle["scales"] * np.sqrt(max(count, 1)))}))
 
 
-def _configurations(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct features of rows, and the place of each row among them."""
-    if rows.shape[1] == 2:  # no parameters, and NumPy finds no distinct rows without columns
-        return rows[:1, :-2], np.zeros(len(rows), dtype=int)
-    distinct, places = np.unique(rows[:, :-2], axis=0, return_inverse=True)
-    return distinct, places.reshape(-1)
+def _distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows, and the place of each row among them; the rows themselves where all are distinct. NumPy's `unique`
+    takes several times as long for rows."""
+    if rows.shape[1] == 0:
+        return rows[:1], np.zeros(len(rows), dtype=int)
+    order = np.lexsort(rows.T)
+    ranked = rows[order]
+    differs = (ranked[1:] != ranked[:-1]).any(axis=1)
+    if differs.all():
+        return rows, np.arange(len(rows))
+    is_first = np.concatenate([[True], differs])
+    places = np.empty(len(rows), dtype=int)
+    places[order] = np.cumsum(is_first) - 1
+    return ranked[is_first], places
+
+
+def _spread(table: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """A table's values at these rows and columns, which are places among distinct ones."""
+    return np.asarray(table[:, column][row])  # whole rows are copied fast
 
 
 def _matern(squares: np.ndarray) -> np.ndarray:
-    """A Matérn kernel (5/2) of squared distances."""
-    distance = np.sqrt(5 * squares)
-    return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance))
+    """A Matérn kernel (5/2) of squared distances. Some rows at a time: what a processor keeps near it is read several
+    times as fast as memory."""
+    found = np.empty_like(squares)
+    step = max(1, _AT_ONCE // max(1, squares.shape[-1]))
+    for start in range(0, len(squares), step):
+        distance = np.sqrt(5 * squares[start : start + step])
+        found[start : start + step] = (1 + distance * (1 + distance / 3)) * np.exp(-distance)
+    return found
 
 
 def _matern_slope(squares: np.ndarray) -> np.ndarray:
@@ -138,9 +173,9 @@ def _matern_slope(squares: np.ndarray) -> np.ndarray:
     return np.asarray((5 / 3) * (1 + distance) * np.exp(-distance))
 
 
-def _progress(rows: np.ndarray) -> np.ndarray:
+def _progress(log_tokens: np.ndarray) -> np.ndarray:
     """Linear in log tokens: 0 at the start of slopes, 1 at the budget's end."""
-    return np.asarray(1 + rows[:, -2] / _START)
+    return np.asarray(1 + log_tokens / _START)
 
 
 def _parameters(groups: np.ndarray) -> int:
@@ -171,6 +206,14 @@ class Standardization:
         return np.asarray((values - self.mean) / self.std)
 
 
+class Rows(Protocol):
+    """Rows of which a selection may be asked for: an array, or one that is made then."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, some: np.ndarray, /) -> np.ndarray: ...
+
+
 class FittedKernel:
     """A kernel whose hyperparameters are fitted again whenever there are a tenth more rows, beginning at the last fit.
     The number of rows is bounded, so that a fit takes a moment."""
@@ -180,28 +223,28 @@ class FittedKernel:
         self.rows = 0.0
         self._fitting = Lock()  # one thread decides on a trial at its rung while another chooses the next trial
 
-    def posterior(
-        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None
-    ) -> CurvePosterior:
+    def posterior(self, rows: Rows, values: np.ndarray, prior: tuple[float, float] | None = None) -> CurvePosterior:
         """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values."""
         scale = Standardization.of(values, prior)
-        self.fit(rows, scale.standardize(values))
-        return self.conditioned(rows, values, scale)
+        some, kept = bounded_rows(len(rows), MOST_FITTED), bounded_rows(len(rows), MOST_ROWS)
+        if self.is_due(len(rows)):
+            self.fit(len(rows), rows[some], scale.standardize(values[some]))
+        return CurvePosterior(self.kernel, rows[kept], values[kept], scale)
+
+    def is_due(self, rows: int) -> bool:
+        """Whether so many rows are enough more to fit the hyperparameters again."""
+        return rows > 0 and rows >= _GROWTH * self.rows
 
     @_in_one_thread
-    def fit(self, rows: np.ndarray, standard: np.ndarray) -> None:
-        """Fit the hyperparameters to standardised values, if there are enough more of them."""
+    def fit(self, count: int, rows: np.ndarray, standard: np.ndarray) -> None:
+        """Fit the hyperparameters to standardised values, those of a selection of so many rows."""
         with self._fitting:
-            if len(rows) and len(rows) >= _GROWTH * self.rows:
-                some = bounded_rows(len(rows), MOST_FITTED)
-                fitting = _process(self.kernel, _map_optimizer(self.middle))
-                self.kernel = fitting.fit(rows[some], standard[some]).kernel_
-                self.rows = len(rows)
-
-    def conditioned(self, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> CurvePosterior:
-        """The process conditioned on these rows, with the hyperparameters as they are."""
-        some = bounded_rows(len(rows), _MOST_ROWS)
-        return CurvePosterior(self.kernel, rows[some], values[some], scale)
+            if self.is_due(count):  # another thread may have fitted them
+                fitting = GaussianProcessRegressor(
+                    self.kernel, alpha=JITTER, optimizer=_map_optimizer(self.middle), copy_X_train=False
+                )
+                self.kernel = fitting.fit(rows, standard).kernel_
+                self.rows = count
 
     def as_it_is(self) -> FittedKernel:
         """A copy that is not fitted again."""
@@ -214,33 +257,52 @@ class CurvePosterior:
     """The process conditioned on validations, or its prior where there are none; predicts log quality."""
 
     @_in_one_thread
-    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> None:
+    def __init__(
+        self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization,
+        factor: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """`factor` is the Cholesky factor of the rows' covariance, where it is known."""
         self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
-        self._process = _process(kernel, None)
-        if len(rows):
-            self._process.fit(rows, scale.standardize(values))
+        self._factor = cholesky(_covariance(kernel, rows), lower=True) if factor is None else factor
+        self._weights = cho_solve((self._factor, True), scale.standardize(values))
 
+    @_in_one_thread
     def conditioned_on(self, rows: np.ndarray, values: np.ndarray) -> CurvePosterior:
-        """The same process conditioned on further rows."""
+        """The same process conditioned on further rows, by which the Cholesky factor grows."""
+        _, known = self._common_with(rows)
+        corner = cholesky(_covariance(self.kernel, rows) - known.T @ known, lower=True)
+        factor = np.block([[self._factor, np.zeros_like(known)], [known.T, corner]])
         more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
-        return CurvePosterior(self.kernel, *more, self.scale)
+        return CurvePosterior(self.kernel, *more, self.scale, factor)
 
     @_in_one_thread
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of log quality at rows."""
-        mean, std = map(np.atleast_1d, self._process.predict(rows, return_std=True))
-        return self.scale.mean + self.scale.std * mean, self.scale.std * std
+        across, known = self._common_with(rows)
+        variance = self.kernel.diag(rows) - np.einsum("ij,ij->j", known, known)
+        std = np.sqrt(np.maximum(variance, 0))  # rounding may leave less than nothing
+        return self.scale.mean + self.scale.std * (across @ self._weights), self.scale.std * std
+
+    def mean(self, rows: np.ndarray) -> np.ndarray:
+        """Mean of log quality at rows."""
+        return self.scale.mean + self.scale.std * self.standard_mean(rows)
 
     @_in_one_thread
     def standard_mean(self, rows: np.ndarray) -> np.ndarray:
         """Mean at rows, in standard deviations from the mean of the values."""
-        return np.atleast_1d(self._process.predict(rows))
+        return np.asarray(self.kernel(rows, self.rows) @ self._weights)
 
     @_in_one_thread
     def predict_jointly(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance of log quality at rows."""
-        mean, covariance = self._process.predict(rows, return_cov=True)
-        return self.scale.mean + self.scale.std * mean, self.scale.std**2 * covariance
+        across, known = self._common_with(rows)
+        covariance = self.kernel(rows) - known.T @ known
+        return self.scale.mean + self.scale.std * (across @ self._weights), self.scale.std**2 * covariance
+
+    def _common_with(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The covariance of other rows with its own, and the same divided by the Cholesky factor."""
+        across = self.kernel(rows, self.rows)
+        return across, np.asarray(solve_triangular(self._factor, across.T, lower=True))
 
 
 def bounded_rows(count: int, most: int) -> np.ndarray:
@@ -252,8 +314,11 @@ def bounded_rows(count: int, most: int) -> np.ndarray:
     return np.concatenate([earlier, np.arange(count - recent, count)])
 
 
-def _process(kernel: CurveKernel, optimizer: Any) -> GaussianProcessRegressor:
-    return GaussianProcessRegressor(kernel, alpha=1e-6, optimizer=optimizer, copy_X_train=False)
+def _covariance(kernel: CurveKernel, rows: np.ndarray) -> np.ndarray:
+    """The covariance of validations, which can be inverted."""
+    matrix: np.ndarray = kernel(rows)
+    matrix[np.diag_indices_from(matrix)] += JITTER
+    return matrix
 
 
 def _map_optimizer(middle: CurveKernel) -> Callable[..., tuple[np.ndarray, float]]:

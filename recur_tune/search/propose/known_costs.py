@@ -19,7 +19,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import Candidate, NewTrial, ResumeCandidate
 from recur_tune.search.propose.expected_gains import ExpectedGains
-from recur_tune.search.propose.features import Features, rows_at
+from recur_tune.search.propose.features import NEW, Features, LazyRows, rows_at
 from recur_tune.search.propose.first_round import completed
 from recur_tune.search.propose.observations import TIME, Fields, Key, ObservedTrial, cost_key, fields_key
 from recur_tune.search.record.confirmation import quality_of
@@ -61,6 +61,9 @@ class KnownCosts:
         self.quality = quality_of(spec)
         self.costs = [name for name in spec.objectives if name in COSTS]
         self.needed = {*self.costs, *spec.limits}
+        # What is known of trials by their numbers, since to sort the fields of all at every choice takes long.
+        self.keys: dict[int, tuple[Fields, Key]] = {}
+        self.told: dict[int, Mapping[str, float]] = {}  # costs that are among the prices
         self.quick: dict[Key, dict[str, float]] = {}  # by cost key: the costs that need no simulation
         self.priced: dict[Key, dict[str, float]] = {}  # by cost key: all costs
         self.cost_process: dict[str, tuple[CurvePosterior, int]] = {}  # of a simulated cost, and the prices it has seen
@@ -176,8 +179,9 @@ class KnownCosts:
     ) -> tuple[list[Candidate], ExpectedGains | None]:
         """New candidates, and the acquisition function; None while no price is known."""
         for one in trials:
-            if self.needed <= one.costs.keys():
+            if self.told.get(one.number) is not one.costs and self.needed <= one.costs.keys():
                 self.priced[cost_key(one.fields)] = dict(one.costs)
+                self.told[one.number] = one.costs
         pool = self.pool(trials)
         if not self.priced:  # the trials of an earlier search have none
             return pool, None
@@ -221,7 +225,7 @@ class KnownCosts:
             self.drawn = of, pairs
         new = {fields_key(fields): (point, fields) for point, fields in reversed(pairs)}
         for one in trials:
-            new.pop(fields_key(one.fields), None)
+            new.pop(self._key(one), None)
         return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
 
     def _draw(self, rng: np.random.Generator, front: Sequence[ObservedTrial]) -> list[_Drawn]:
@@ -242,6 +246,14 @@ class KnownCosts:
                 del kept[label]
             pairs.append(self.space.sample(rng, kept))
         return pairs
+
+    def _key(self, trial: ObservedTrial) -> Key:
+        """The key of a trial's fields."""
+        fields, key = self.keys.get(trial.number, (None, ()))
+        if fields is not trial.fields:
+            key = fields_key(trial.fields)
+            self.keys[trial.number] = trial.fields, key
+        return key
 
     def _front(self, finished: Sequence[ObservedTrial]) -> list[ObservedTrial]:
         if not finished:
@@ -275,18 +287,17 @@ class KnownCosts:
         if not missing or not self.priced:
             return
         known = list(self.priced.items())  # another thread may add to them meanwhile
-        fields, prices = [dict(key) for key, _ in known], [price for _, price in known]
+        of_pool = rows_at(self.features([dict(cost_key(one.fields)) for one in pool]), 1.0, NEW)
         for name in sorted(missing):
             process, told = self.cost_process.get(name, (None, 0))
             if process is None or told < len(known):
-                process = self.cost_kernel.posterior(self._rows(fields), np.log([price[name] for price in prices]))
+                numbers = np.arange(len(known))
+                rows = LazyRows(self.features, [dict(key) for key, _ in known], numbers, np.ones(len(known)), numbers)
+                process = self.cost_kernel.posterior(rows, np.log([price[name] for _, price in known]))
                 self.cost_process[name] = process, len(known)
-            mean, _ = process.predict(self._rows([dict(cost_key(one.fields)) for one in pool], first=len(fields)))
+            mean = process.mean(of_pool)
             for one, cost in zip(pool, np.exp(mean), strict=True):
                 one.costs = {**one.costs, name: float(cost)}
-
-    def _rows(self, trials: Sequence[Fields], first: int = 0) -> np.ndarray:
-        return rows_at(self.features(trials), 1.0, np.arange(first, first + len(trials)))
 
     def _is_affordable(self, candidate: Candidate) -> bool:
         """Make a candidate's costs exact; whether they are within the limits."""

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from recur_tune.search.propose.earlier_searches import _JITTER, _STD, _SUM, LeaningKernel, fitted_weights
+from recur_tune.search.propose.earlier_searches import _STD, _SUM, LeaningKernel, fitted_weights
 from recur_tune.search.propose.features import NEW, Features, rows_at
-from recur_tune.search.propose.gaussian_process import CurvePosterior, Standardization
+from recur_tune.search.propose.gaussian_process import JITTER, CurvePosterior, Standardization
 from recur_tune.search.record.knowledge import EarlierCurve, EarlierSearch
 from recur_tune.search.record.space_parsing import read_space
 
@@ -52,7 +52,7 @@ def validations(count: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     expected=st.floats(-3, 3), value=st.floats(-3, 3), variance=st.floats(0.01, 10)
 )  # fmt: skip
 def test_one_weight_of_one_value_in_closed_form(expected: float, value: float, variance: float) -> None:
-    noise = variance + _JITTER
+    noise = variance + JITTER
     wanted = (expected * value / noise + _SUM / _STD**2) / (expected**2 / noise + 1 / _STD**2)
     [weight] = fitted_weights(np.array([[variance]]), np.array([[expected]]), np.array([value]))
     assert weight == pytest.approx(max(0.0, wanted), abs=1e-9)
@@ -67,7 +67,7 @@ def test_weights_minimise_what_they_are_to_minimise(seed: int) -> None:
 
     def against(weights: np.ndarray) -> float:
         rest, away = values - expected @ weights, weights - _SUM / 3
-        return float(rest @ np.linalg.solve(covariance + _JITTER * np.eye(6), rest) + away @ away / _STD**2)
+        return float(rest @ np.linalg.solve(covariance + JITTER * np.eye(6), rest) + away @ away / _STD**2)
 
     weights = fitted_weights(covariance, expected, values)
     other = minimize(against, np.ones(3), bounds=[(0, None)] * 3)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from recur_tune.search.propose.features import Features
+from recur_tune.search.propose.features import Features, LazyRows, rows_at
 from recur_tune.search.record.space_parsing import read_space
 
 SPACE = {
@@ -38,3 +39,14 @@ def test_a_share_of_a_field_that_is_fixed() -> None:
     overlap = {"from": 0, "to": 0.5, "of": "window"}
     features = Features(read_space({"base": "tiny", "window": 64, "overlap": overlap}))
     assert features([{"overlap": 16}]).tolist() == [[0.5]]
+
+
+def test_rows_that_are_asked_for_are_those_encoded_at_once() -> None:
+    space, rng = read_space(SPACE), np.random.default_rng(0)
+    features, fields = Features(space), [space.sample(rng)[1] for _ in range(4)]
+    places, shares, numbers = np.array([0, 0, 2, 3, 3]), np.array([0.5, 1.0, 0.5, 0.25, 0.5]), np.array([4, 4, 6, 9, 9])
+    lazy = LazyRows(features, fields, places, shares, numbers)
+    whole = rows_at(features(fields)[places], shares, numbers)
+    assert len(lazy) == 5
+    for some in (np.arange(5), np.array([3, 0, 3]), np.arange(0)):
+        assert lazy[some].tolist() == whole[some].tolist()

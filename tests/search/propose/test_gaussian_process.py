@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from recur_tune.search.propose.features import NEW, rows_at
 from recur_tune.search.propose.gaussian_process import (
+    JITTER,
     CurveKernel,
     CurvePosterior,
     FittedKernel,
@@ -49,6 +51,48 @@ def test_the_diagonal_is_the_matrix_less_the_scatter_of_a_validation() -> None:
     kernel = default_kernel(GROUPS)
     assert np.diag(kernel(rows)) - kernel.noise == pytest.approx(kernel.diag(rows))
     assert kernel(rows, rows) == pytest.approx(kernel(rows) - kernel.noise * np.eye(len(rows)))
+
+
+def test_a_covariance_is_the_formula_of_two_rows() -> None:
+    """One pair at a time: the matrix compares only distinct values, and all of them together."""
+    rows, _ = curves(np.random.default_rng(0), 4)
+    rows = np.concatenate([rows, rows[:2]])
+    kernel = default_kernel(GROUPS)
+
+    def matern(squares: float) -> float:
+        distance = np.sqrt(5 * squares)
+        return float((1 + distance + distance**2 / 3) * np.exp(-distance))
+
+    def formula(one: np.ndarray, other: np.ndarray) -> float:
+        squares = [
+            float((((one - other)[:-2][group == GROUPS] / kernel.scales[group]) ** 2).sum()) for group in range(3)
+        ]
+        alike = matern(sum(squares)) + kernel.main * float(np.mean([*map(matern, squares)]))
+        line = (1 + one[-2] / 3) * (1 + other[-2] / 3)
+        trend = np.exp(-(((one - other)[-2] / kernel.time) ** 2) / 2) + line
+        own = kernel.offset * (one[-1] == other[-1])
+        return float(alike * (kernel.level + kernel.slope * line) + kernel.trend * trend + own)
+
+    direct = np.array([[formula(one, other) for other in rows[3:]] for one in rows])
+    assert kernel(rows, rows[3:]) == pytest.approx(direct, rel=1e-12)
+
+
+def test_a_posterior_is_scikit_learns_and_so_is_one_with_further_rows() -> None:
+    rows, values = curves(np.random.default_rng(0), 12, offset=0.1)
+    elsewhere, _ = curves(np.random.default_rng(1), 5)
+    elsewhere[:, -1] = NEW
+    kernel, scale = default_kernel(GROUPS), Standardization.of(values[:20])
+    grown = CurvePosterior(kernel, rows[:20], values[:20], scale).conditioned_on(rows[20:], values[20:])
+    whole = GaussianProcessRegressor(kernel, alpha=JITTER, optimizer=None).fit(rows, scale.standardize(values))
+    mean, std = whole.predict(elsewhere, return_std=True)
+    _, covariance = whole.predict(elsewhere, return_cov=True)
+    for posterior in (CurvePosterior(kernel, rows, values, scale), grown):
+        assert posterior.standard_mean(elsewhere) == pytest.approx(mean)
+        assert posterior.mean(elsewhere) == pytest.approx(scale.mean + scale.std * mean)
+        assert np.array(posterior.predict(elsewhere)) == pytest.approx(
+            np.array([scale.mean + scale.std * mean, scale.std * std])
+        )
+        assert posterior.predict_jointly(elsewhere)[1] == pytest.approx(scale.std**2 * covariance, abs=1e-9)
 
 
 def test_full_budgets_are_predicted_from_curves_of_others() -> None:
