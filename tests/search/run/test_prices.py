@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import counted_flops
 from recur_tune.cost.estimate import estimate
 from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.run.driver import _simulate_worst_costs
 from recur_tune.search.run.preparation import Prices, worst_costs
 
 SPACE: dict[str, Any] = {
@@ -66,3 +69,12 @@ def test_neither_the_reference_nor_a_choice_counts_training_flops(counted: list[
     assert not counted and candidate.exact
     assert candidate.costs == prices.only(spec.trial_config(candidate.fields), {*candidate.costs})
     assert 0 < candidate.costs["peak_memory"] <= reference["peak_memory"]
+
+
+def test_the_reference_is_computed_beside_other_work_and_once(tmp_path: Path) -> None:
+    spec = spec_of()
+    log = SearchDirectory.create(tmp_path, "one", spec).open_log()
+    found = _simulate_worst_costs(spec, log)
+    assert found is not None and found.result() == worst_costs(spec, Prices(), lambda config: config)
+    log.record("reference", values=found.result())
+    assert _simulate_worst_costs(spec, log) is None
