@@ -24,6 +24,7 @@ import math
 import os
 import statistics
 import time
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from recur_tune.search.propose.candidates import NewTrial
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.record.knowledge import EarlierCurve, EarlierSearch
+from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.run.preparation import Prices, worst_costs
 from tests.search.propose.test_known_costs import OBJECTIVES, REFERENCE, SPACE, SlowPrice, quality
@@ -55,8 +57,11 @@ class Timed:
     seconds: float = 0.0
 
     def __call__(self, config: TrialConfig) -> dict[str, float]:
+        return self.only(config, COSTS)
+
+    def only(self, config: TrialConfig, names: Container[str]) -> dict[str, float]:
         began = time.process_time()
-        costs = self.prices(config)
+        costs = self.prices.only(config, names)
         self.count, self.seconds = self.count + 1, self.seconds + time.process_time() - began
         return costs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ class MemoryTracker(TorchDispatchMode):
         self.live = 0
         self.peak = 0
         self._sizes: dict[int, int] = {}
+        self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled here, and to skip its compiler takes longer than many an operation."""
+        return False
 
     def hold(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count tensors that existed before: parameters, optimiser state, a batch."""
@@ -52,13 +59,14 @@ class MemoryTracker(TorchDispatchMode):
         size = storage.nbytes()
         known = self._sizes.get(key)
         if known is None:
-            # torch keeps a storage's Python object for as long as the storage itself lives, so the finalizer
-            # runs when the memory is freed, not when this wrapper goes out of scope.
-            weakref.finalize(storage, self._forget, key).atexit = False
+            # torch keeps a storage's Python object for as long as the storage itself lives, so this is called when the
+            # memory is freed, not when this wrapper goes out of scope.
+            self._watched[key] = weakref.ref(storage, partial(self._forget, key))
         if known != size:  # new, or resized in place
             self._sizes[key] = size
             self.live += size - (known or 0)
             self.peak = max(self.peak, self.live)
 
-    def _forget(self, key: int) -> None:
-        self.live -= self._sizes.pop(key, 0)
+    def _forget(self, key: int, _: Any) -> None:
+        del self._watched[key]
+        self.live -= self._sizes.pop(key)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
 from recur_tune.bptt.chain import Chain
@@ -17,6 +16,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.common.shape import Shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.fake_tensors import FakeTensors
+from recur_tune.cost.flop_counter import FlopCounter
 from recur_tune.cost.flops import is_closed, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
 from recur_tune.data.batches import WindowBatch
@@ -57,9 +57,9 @@ def _counted(shape: str, window: int) -> Counted:
     state = model.read(tokens_BT).state
 
     def flops(state: State | None, leave_state: bool) -> int:
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounter() as counter:
             model.read(tokens_BT, state, leave_state=leave_state)
-        return counter.get_total_flops()
+        return counter.flops
 
     first, first_left = (flops(None, leave_state) for leave_state in (False, True))
     later, later_left = (flops(state, leave_state) for leave_state in (False, True))
@@ -80,6 +80,8 @@ def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int
     something that learns have no backward pass."""
     shape, windows = _described(config, base), config.bptt_windows
     trained = Trained(config.trainable, config.lora_spec)
+    if config.mechanism is None and config.has_separate_windows:  # all windows are the same
+        return windows * _frozen_step(shape, config.window, 1, 1, trained) / config.windowing.span(windows)
     if config.mechanism and config.mechanism.stops_gradients:
         kept = windows  # no window is run again
     # Each further window adds the same FLOPs, and each kept one saves the same; the first, which has no state, differs.
@@ -103,9 +105,9 @@ def _frozen_step(shape: str, window: int, windows: int, kept: int, trained: Trai
         model = described_model(shape)
         trained.apply(model)
         # As products: of attention in one operation, a CPU's is not counted by torch.
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounter() as counter:
             Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window, model=model))
-    return counter.get_total_flops()
+    return counter.flops
 
 
 def simulated_batch(windows: int, chains: int, window: int, top: int = 0, *, model: Windowed) -> WindowBatch:

@@ -2,7 +2,9 @@
 
 torch's own `FakeTensorMode` can trace any program and takes several times as long. Here a tensor wraps one on the meta
 device and reports the CPU as its device, so that autocast and attention choose the same kernels. The output of an
-operation is remembered by the shapes of its inputs.
+operation is remembered by the layouts of its inputs.
+
+A step of a model with many layers has tens of thousands of operations, so what is done for each of them counts.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,20 +21,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MOST_KNOWN = 20_000  # operations; a step of a shape that is new has a few hundred that are
 _on_gpu: ContextVar[bool] = ContextVar("on_gpu", default=False)
 _META, _CPU = torch.device("meta"), torch.device("cpu")
+# Size, stride, type, and place in the storage.
+_Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int | torch.SymInt]
 
 
 class FakeTensor(torch.Tensor):
-    """Wraps `meta`, a tensor with the same shape and storage size, but no memory."""
+    """Wraps `meta`, a tensor with the same shape and storage size, but no memory; `number` is its layout's."""
 
     meta: torch.Tensor
+    number: int
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor) -> FakeTensor:
         """Its device is the CPU."""
+        layout = _layout(meta)
+        return cls.of(meta, layout, _number(layout))
+
+    @staticmethod
+    def of(meta: torch.Tensor, layout: _Layout, number: int) -> FakeTensor:
+        """The same of a layout that is known."""
+        size, stride, dtype, place = layout
         made: FakeTensor = torch.Tensor._make_wrapper_subclass(
-            cls, meta.size(), strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device=_CPU
+            FakeTensor, size, strides=stride, storage_offset=place, dtype=dtype, device=_CPU
         )
-        made.meta = meta
+        made.meta, made.number = meta, number
         return made
 
     @property
@@ -62,20 +75,27 @@ class FakeTensors(TorchDispatchMode):
         super().__exit__(*raised)
         _on_gpu.reset(self._token)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled here, and to skip its compiler takes longer than many an operation."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fakes: list[FakeTensor] = []
-        described = func, _described(args, fakes), _described(kwargs, fakes)
-        is_known, made = described in _MADE, _MADE.get(described)
+        # By its id, since torch computes an operation's hash in Python; operations stay for ever.
+        described = id(func), _described(args, fakes), _described(kwargs, fakes) if kwargs else None
+        made = _MADE.get(described)
         if made is not None:
             return made(fakes)
         inputs, options = _on_meta(args), _on_meta(kwargs or {})
         if not fakes and _makes_from_nothing(func):
             options["device"] = _META
-        before = [_layout(one.meta) for one in fakes]
+        is_known, before = described in _MADE, [_layout(one.meta) for one in fakes]
         output = options["out"] if func is _PRODUCT_INTO else func(*inputs, **options)
         if not is_known:
             if len(_MADE) >= _MOST_KNOWN:
                 _MADE.clear()
+                _NUMBERS.clear()
             _MADE[described] = _learn(output, fakes) if before == [_layout(one.meta) for one in fakes] else None
         return _faked(output, fakes)
 
@@ -84,40 +104,55 @@ class FakeTensors(TorchDispatchMode):
 _PRODUCT_INTO = torch.ops.aten.addmm.dtype_out
 
 _Makes = Callable[[list[FakeTensor]], Any]  # from an operation's tensors to its output
-_MADE: dict[Any, _Makes | None] = {}  # by operation, shapes and numbers; None: it has to be run each time
+_MADE: dict[Any, _Makes | None] = {}  # by operation, layouts and numbers; None: it has to be run each time
+_NUMBERS: dict[_Layout, int] = {}  # of layouts, which are compared and hashed more slowly; none is given twice
+_next_number = count()
+
+
+def _number(layout: _Layout) -> int:
+    return _NUMBERS.get(layout) or _NUMBERS.setdefault(layout, next(_next_number))
 
 
 def _learn(output: Any, fakes: list[FakeTensor]) -> _Makes | None:
     """How to make an output again. An output that is an input was written in place; one that shares an input's storage
-    is a view, for which the operation has to run: None."""
-    storages = {one.meta.untyped_storage()._cdata for one in fakes}
+    is a view of it. None where the operation has to run."""
+    storages = [one.meta.untyped_storage()._cdata for one in fakes]
     kind, several = type(output), type(output) in (list, tuple)
     parts = []
     for one in output if several else (output,):
-        given = next((place for place, fake in enumerate(fakes) if fake.meta is one), None)
-        if given is None and (not isinstance(one, torch.Tensor) or one.untyped_storage()._cdata in storages):
+        if not isinstance(one, torch.Tensor):
             return None
-        parts.append(_again(given, one))
+        given = next((place for place, fake in enumerate(fakes) if fake.meta is one), None)
+        sharing = [place for place, storage in enumerate(storages) if storage == one.untyped_storage()._cdata]
+        if given is None and sharing and (len(sharing) > 1 or fakes[sharing[0]].meta.dtype != one.dtype):
+            return None  # of which input it is a view is not known, or it reads other types from the same bytes
+        parts.append(_again(given, sharing, _layout(one)))
     return (lambda fakes: kind([part(fakes) for part in parts])) if several else parts[0]
 
 
-def _again(given: int | None, made: torch.Tensor) -> _Makes:
+def _again(given: int | None, sharing: list[int], layout: _Layout) -> _Makes:
+    """Makes an output that is a given input, a view of the one that shares its storage, or new."""
+    size, stride, dtype, place = layout
+    of, number = FakeTensor.of, _number(layout)
     if given is not None:
         return lambda fakes: fakes[given]
-    size, stride, dtype = _layout(made)
-    return lambda fakes: FakeTensor(torch.empty_strided(size, stride, dtype=dtype, device=_META))
+    if sharing:
+        [viewed] = sharing
+        return lambda fakes: of(fakes[viewed].meta.as_strided(size, stride, place), layout, number)
+    return lambda fakes: of(torch.empty_strided(size, stride, dtype=dtype, device=_META), layout, number)
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.size(), tensor.stride(), tensor.dtype
+def _layout(tensor: torch.Tensor) -> _Layout:
+    return tensor.size(), tensor.stride(), tensor.dtype, tensor.storage_offset()
 
 
 def _described(value: Any, fakes: list[FakeTensor]) -> Any:
-    """Key of an operation's arguments: shapes, strides, types and numbers; collects the fake tensors."""
+    """Key of an operation's arguments: numbers of layouts, and other values with their types; collects the fake
+    tensors."""
     kind = type(value)
-    if isinstance(value, FakeTensor):
+    if kind is FakeTensor:
         fakes.append(value)
-        return value.size(), value.stride(), value.dtype
+        return value.number
     if kind is list or kind is tuple:
         return tuple([_described(one, fakes) for one in value])
     if kind is dict:

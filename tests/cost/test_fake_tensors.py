@@ -95,3 +95,11 @@ def test_a_fake_tensor_is_of_no_use_outside() -> None:
         one = torch.zeros(2)
     with pytest.raises(RuntimeError, match="under FakeTensors alone"):
         one + 1
+
+
+def test_a_view_of_a_view_begins_where_it_did() -> None:
+    for _ in range(2):  # the second time from what was learned
+        with FakeTensors():
+            one = torch.zeros(8, 4)
+            assert [one[start:][1:].storage_offset() for start in (0, 2, 4)] == [4, 12, 20]
+            assert [one[start:].t()[:, 1:].stride() for start in (0, 2)] == [(1, 4), (1, 4)]

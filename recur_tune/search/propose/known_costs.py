@@ -7,7 +7,7 @@ pool from the prices that are known. It is made exact for the best candidate, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from recur_tune.search.propose.gaussian_process import CurvePosterior, FittedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
+PriceOnly = Callable[[TrialConfig, Container[str]], dict[str, float]]
 _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own names, and its fields
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: random points, and points of the front with a change
@@ -45,7 +46,8 @@ _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not 
 
 class KnownCosts:
     """Chooses trials for a search. `config` makes a trial from fields. `price` computes all costs of a trial; it may
-    have a method `at_once` for those that need no simulation. `earlier` searches say what to expect of trials."""
+    have a method `at_once` for those that need no simulation, and `only` for those of some names. `earlier` searches
+    say what to expect of trials."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class KnownCosts:
         self.earlier = earlier
         self.spec, self.space, self.price, self.config = spec, spec.parsed_space, price, config
         self.at_once: Price = getattr(price, "at_once", price)
+        self.only: PriceOnly = getattr(price, "only", lambda config, names: price(config))
         self.features = Features(self.space)
         self.quality = quality_of(spec)
         self.costs = [name for name in spec.objectives if name in COSTS]
@@ -300,13 +303,13 @@ class KnownCosts:
                 one.costs = {**one.costs, name: float(cost)}
 
     def _is_affordable(self, candidate: Candidate) -> bool:
-        """Make a candidate's costs exact; whether they are within the limits."""
+        """Make a candidate's costs exact, those that matter here; whether they are within the limits."""
         if not candidate.exact:
             try:
-                candidate.costs = self.price(self.config(candidate.fields))
+                simulated = self.only(self.config(candidate.fields), self.needed)
             except UserError:
                 return False
-            candidate.exact = True
+            candidate.costs, candidate.exact = {**self._known_price(candidate.fields), **simulated}, True
             self.priced[cost_key(candidate.fields)] = candidate.costs
         return self._keeps_limits(candidate.costs)
 

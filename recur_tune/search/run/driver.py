@@ -6,6 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,8 @@ def run_search(
             if agreement:
                 agreement.bring_in_line()
             bases = missing_bases(directory, spec)
+            # Beside the start of Ray, which mostly waits; a base that is still to be made may get another shape.
+            worst = None if bases else _simulate_worst_costs(spec, log)
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
 
             def end(loss: ClusterLost) -> None:
@@ -117,7 +120,7 @@ def run_search(
                     context = DriverContext(log, interrupted, exporter, watchdog)
                     splits = splits_needed(log.state, confirm)
                     if _made_ready(spec, bases, splits, allotment, context, stages):
-                        _begin(log, spec, cluster, confirm)
+                        _begin(log, cluster, confirm, worst or _simulate_worst_costs(spec, log))
                         listener.searching(confirm is not None)
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
@@ -161,11 +164,15 @@ def _allot(spec: SearchSpec, cluster: Cluster, log: SearchLog) -> TrialResources
     return allotment
 
 
-def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, confirm: ConfirmationPlan | None) -> None:
-    """Log that trials begin, and fix the reference costs of the hypervolume."""
+def _begin(
+    log: SearchLog, cluster: Cluster, confirm: ConfirmationPlan | None, worst: Future[dict[str, float]] | None
+) -> None:
+    """Log that trials begin, and fix the reference costs of the hypervolume, once and before the first trial, so that
+    all hypervolumes of a search are comparable."""
     links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
     log.record("search", status="started", links=links, confirming=confirm is not None)
-    _fix_worst_costs(log.directory, spec, log)
+    if worst:
+        log.record("reference", values=worst.result())
 
 
 def _log_cluster_loss(log: SearchLog, loss: ClusterLost, listener: ProgressListener) -> None:
@@ -346,11 +353,16 @@ def _deadline(spec: SearchSpec, log: SearchLog) -> float:
     return time.time() + spec.budget.wall_clock - log.state.active_seconds
 
 
-def _fix_worst_costs(directory: SearchDirectory, spec: SearchSpec, log: SearchLog) -> None:
-    """Log the reference costs once, before the first trial, so that all hypervolumes of a search are comparable."""
+def _simulate_worst_costs(spec: SearchSpec, log: SearchLog) -> Future[dict[str, float]] | None:
+    """Begin to compute the reference costs in another thread; None where the log has them."""
     known = [*spec.reference, *(name for name in spec.objectives if name in COSTS)]
-    if any(name not in log.state.reference for name in known):
-        log.record("reference", values=worst_costs(spec, Prices(spec.resources), directory.with_own_base))
+    if all(name in log.state.reference for name in known):
+        return None
+    thread = ThreadPoolExecutor(1, thread_name_prefix="pricing")
+    try:
+        return thread.submit(worst_costs, spec, Prices(spec.resources), log.directory.with_own_base)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _is_done(spec: SearchSpec, log: SearchLog) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from recur_tune.config.base_shape import base_settings, base_shape, is_preset, t
 from recur_tune.config.batch_share import check_share
 from recur_tune.config.resources import Resources
 from recur_tune.config.trial import TrialConfig
+from recur_tune.cost import descriptors
+from recur_tune.cost.priced_trial import PricedTrial
 from recur_tune.data.corpora.document import Extent, Split
 from recur_tune.search.record.decision import limits_in_words
 from recur_tune.search.record.directory import SearchDirectory
@@ -44,36 +46,46 @@ class Prices:
         self.counts = resources.worker_counts if resources else (1,)
         self.shard = resources is not None and resources.shard != "none"
         self.memory, self.limit = memory or math.inf, limit or math.inf
-        self._priced: dict[TrialConfig, tuple[int, dict[str, float]]] = {}
+        self._priced: dict[TrialConfig, tuple[PricedTrial, dict[str, float]]] = {}  # the costs as they are asked for
 
     def __call__(self, config: TrialConfig) -> dict[str, float]:
         """All costs of a trial, without training; its memory is simulated, which takes a second or more."""
-        return self._choose(config)[1]
+        return self.only(config, descriptors.COSTS.keys())
+
+    def only(self, config: TrialConfig, names: Container[str]) -> dict[str, float]:
+        """The costs of these names. A frozen body's training FLOPs take a simulated step of their own, as long as the
+        memory's."""
+        trial, known = self._choose(config)
+        found = {}
+        for name, cost in descriptors.COSTS.items():
+            if name in names:
+                found[name] = known[name] = known[name] if name in known else float(cost.predict(trial))
+        return found
 
     def workers(self, config: TrialConfig) -> int:
         """The fewest workers in whose memory the trial fits, of those that it may have."""
-        return self.counts[0] if len(self.counts) == 1 else self._choose(config)[0]
+        return self.counts[0] if len(self.counts) == 1 else self._choose(config)[0].workers
 
-    def _choose(self, config: TrialConfig) -> tuple[int, dict[str, float]]:
+    def _choose(self, config: TrialConfig) -> tuple[PricedTrial, dict[str, float]]:
         config = config.model_copy(update={"seed": 0})  # repeats cost the same
         if config not in self._priced:
-            self._priced[config] = self._price(config)
+            self._priced[config] = self._fitting(config)
         return self._priced[config]
 
-    def _price(self, config: TrialConfig) -> tuple[int, dict[str, float]]:
-        from recur_tune.cost.estimate import estimate
-
+    def _fitting(self, config: TrialConfig) -> tuple[PricedTrial, dict[str, float]]:
+        """The trial with the fewest workers in whose memory it fits, and its memory."""
         counts = check_share(config.batch, self.counts)
-        base = _settings(config)
+        base, shape = _settings(config), _shape(config)
+        config.check_base(shape)
         for count in counts:
-            found = estimate(config, base, count, self.shard and count > 1)
-            peak = found.costs["peak_memory"]
+            trial = PricedTrial(config, base, shape, count, self.shard and count > 1)
+            peak = float(descriptors.COSTS["peak_memory"].predict(trial))
             if peak <= min(self.memory, self.limit):
                 break
         if peak > self.memory:
             who = f"each of {count} workers" if count > 1 else "a worker"
             raise UserError(f"peak_memory: {who} would need {format_size(peak)}, and has {format_size(self.memory)}.")
-        return count, {name: float(value) for name, value in found.costs.items()}
+        return trial, {"peak_memory": peak}
 
     def at_once(self, config: TrialConfig) -> dict[str, float]:
         """The costs of a trial that need no simulated step."""
@@ -149,11 +161,11 @@ def check_limits(spec: SearchSpec) -> None:
         return
     found = []
     for config in _smallest(within, costs):
-        if (whole := _or_none(prices, config)) is not None:
-            if _keeps(spec.limits, whole):
+        if (limited := _or_none(lambda one: prices.only(one, spec.limits), config)) is not None:
+            if _keeps(spec.limits, limited):
                 return
-            found.append(whole)
-    least |= {name: min(whole[name] for whole in found) for name in simulated if found}
+            found.append(limited)
+    least |= {name: min(limited[name] for limited in found) for name in simulated if found}
     short = {name: value for name, value in least.items() if value > spec.limits[name]}
     told = f"the least found is {limits_in_words(short)}" if short else "each alone can be kept; allow more of one"
     raise UserError(f"limits: nothing in the space is within {limits_in_words(spec.limits)}; {told}.")
@@ -248,7 +260,8 @@ def worst_costs(
         elif name in prices.at_once(corners[0]):
             worst[name] = _BEYOND * max(prices.at_once(config)[name] for config in corners)
         else:
-            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners, prices, simulated))
+            largest = _largest(corners, prices, simulated)
+            worst[name] = _BEYOND * max(prices.only(config, {name})[name] for config in largest)
     return worst
 
 

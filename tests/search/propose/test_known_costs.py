@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
@@ -220,6 +220,9 @@ class SlowPrice:
 
     def at_once(self, config: TrialConfig) -> dict[str, float]:
         return {"flops_per_token": price(config)["flops_per_token"]}
+
+    def only(self, config: TrialConfig, names: Container[str]) -> dict[str, float]:
+        return {name: value for name, value in self(config).items() if name in names}
 
 
 def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:

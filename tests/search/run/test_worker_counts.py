@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PretrainedConfig
 
-from recur_tune.bptt.plan import Plan
 from recur_tune.cluster.gpu_packing import Card
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.resources import Resources
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost.estimate import Estimate
+from recur_tune.cost.descriptors import COSTS
+from recur_tune.cost.priced_trial import PricedTrial
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.preparation import Prices
-from tests.search.run.driving import Driver, RayTrial, changed, price
+from tests.search.run.driving import Driver, RayTrial, changed
 
 GIB = 2**30
 TRIAL = TrialConfig(base="tiny", corpus="stdlib", recurrence="none", window=16, tokens=100, batch=8)
@@ -29,11 +29,10 @@ TRIAL = TrialConfig(base="tiny", corpus="stdlib", recurrence="none", window=16, 
 def _memory_in_gibibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain takes as many as its window has tokens; a shard saves a quarter."""
 
-    def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1, shard: bool = False) -> Estimate:
-        peak = config.window * config.batch / workers * (0.75 if shard else 1) * GIB
-        return Estimate(price(config) | {"peak_memory": peak}, 0, Plan(()))
+    def peak(trial: PricedTrial) -> float:
+        return trial.config.window * trial.config.batch / trial.workers * (0.75 if trial.shards > 1 else 1) * GIB
 
-    monkeypatch.setattr("recur_tune.cost.estimate.estimate", estimate)
+    monkeypatch.setitem(COSTS, "peak_memory", replace(COSTS["peak_memory"], predict=peak))
 
 
 def prices(memory: float | None, limit: float | None = None, **fields: Any) -> Prices:
