@@ -1,4 +1,5 @@
-"""The sampler `known-costs`: the next trial is the one whose expected hypervolume improvement is largest.
+"""The sampler `known-costs`: the next trial is the one whose expected hypervolume improvement is largest, but for a few
+of the first, which explore.
 
 Costs are functions of the configuration and known before training, so candidates are compared at their exact costs and
 those over a limit are left out. A cost that takes a simulated step, such as peak memory, is predicted for the whole
@@ -39,6 +40,8 @@ _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own n
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: random points, and points of the front with a change
 _NEAR_EARLIER = 50  # points of earlier searches' fronts with a change, beside those points themselves
 _MOST_PRICED = 3  # candidates of a pool whose costs are simulated, unless all of them are over a limit
+_EXPLORE_EVERY, _EXPLORE_UNTIL = 4, 16  # each fourth of the first sixteen trials is there to learn from
+_EXPLORE_FOR = 2  # times the median candidate's time, at most
 _MIN_GAIN_RATIO = 0.1  # of a new trial's expected gain per token: a trial with less is paused at its rung
 _FIRST_ROUND = 1_000_003  # of the seed, beside numbers of trials
 _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not fixed yet
@@ -125,6 +128,8 @@ class KnownCosts:
         pool, expected = self._candidates_and_gains(trials, reference)
         if expected is None:
             return next((NewTrial(one.point) for one in pool if self._is_affordable(one)), None)
+        if self._explores(trials) and (unknown := self._least_certain(expected, pool)):
+            return NewTrial(unknown.point)
         new, paused = self._best_new(expected, pool), self._rank_paused(expected, trials)
         if new is None:
             return next((one for one in paused if one.may_reach_front), None)
@@ -189,6 +194,23 @@ class KnownCosts:
         if not self.priced:  # the trials of an earlier search have none
             return pool, None
         return pool, self.expected_gains(trials, self._reference(reference, pool, trials))
+
+    def _explores(self, trials: Sequence[ObservedTrial]) -> bool:
+        """Whether the next trial is there to learn from. A search whose first trials are alike takes what it has seen
+        for all that there is, and stays near the best of them; earlier searches have seen more."""
+        place = len(trials) + 1
+        return place <= _EXPLORE_UNTIL and place % _EXPLORE_EVERY == 0 and not self.earlier
+
+    def _least_certain(self, expected: ExpectedGains, pool: Sequence[Candidate]) -> Candidate | None:
+        """Uncertainty sampling: the candidate with the largest standard deviation of its end, of those that take at
+        most so many times the median time."""
+        times = [one.costs.get(TIME, 1.0) for one in pool]
+        quick = [one for one, time in zip(pool, times, strict=True) if time <= _EXPLORE_FOR * np.median(times)]
+        if not quick:
+            return None
+        _, std = expected.predict([one.fields for one in quick])
+        by_doubt = [quick[int(place)] for place in np.argsort(-std, kind="stable")]
+        return next((one for one in by_doubt if self._is_affordable(one)), None)
 
     def _best_new(self, expected: ExpectedGains, pool: list[Candidate]) -> tuple[Candidate, float] | None:
         """The candidate with the largest gain at exact costs, and its gain."""

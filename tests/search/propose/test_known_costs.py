@@ -72,7 +72,8 @@ class Search:
 @pytest.mark.slow
 def test_it_finds_the_learning_rate_and_both_ends_of_the_front() -> None:
     late = Search().run(20)[8:]
-    assert sum(1e-3 < one["learning_rate"] < 4e-3 for one in late) > 0.7 * len(late), "a draw of the prior: 30 %"
+    near = [1e-3 < one["learning_rate"] < 4e-3 for one in late]
+    assert sum(near) > 0.6 * len(late) and all(near[-4:]), "a draw of the prior: 30 %, and two of these explore"
     assert min(one["window"] for one in late) < 30 and max(one["window"] for one in late) > 115
 
 
@@ -122,9 +123,25 @@ def test_a_constant_or_a_huge_quality_is_searched_on(value: float) -> None:
         assert isinstance(chosen, NewTrial)
         search.tell(search.spec.parsed_space.fields_of(chosen.point), 1.0, value=value)
         gains.append(chosen.gain)
-    assert gains[0] is None, "nothing is known before the first trial"
-    assert all(gain is not None and 0 <= gain < 1 for gain in gains[1:])
+    assert gains[0] is None and gains[3] is None, "nothing is known before the first trial, and the fourth explores"
+    assert all(gain is not None and 0 <= gain < 1 for gain in gains[1:3] + gains[4:])
     assert len({fields_key(one.fields) for one in search.trials}) == 6
+
+
+def test_each_fourth_of_the_first_trials_is_the_least_certain_that_is_not_slow() -> None:
+    search = Search()
+    search.run(3)
+    pool, expected = search.sampler._candidates_and_gains(search.trials, search.reference)
+    assert expected is not None
+    times = [one.costs["flops_per_token"] for one in pool]
+    quick = [one.fields for one, time in zip(pool, times, strict=True) if time <= 2 * np.median(times)]
+    _, std = expected.predict(quick)
+    assert search.ask() == quick[int(np.argmax(std))]
+    _, doubt = expected.predict([one.fields for one in pool if one.fields == expected.best_of(pool)[0].fields])
+    assert doubt < std.max(), "the largest gain is elsewhere"
+    search.run(14)
+    gains = [search.sampler.choose(search.trials[:count], search.reference) for count in (7, 15, 16, 19)]
+    assert [isinstance(one, NewTrial) and one.gain is None for one in gains] == [True, True, False, False]
 
 
 def test_a_space_with_one_point_is_chosen_once() -> None:
