@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from recur_tune.data.batches import WindowBatch
+from recur_tune.ops.eager_mode import EagerMode
 
 
-class MemoryTracker(TorchDispatchMode):
+class MemoryTracker(EagerMode):
     """Counts live bytes while it is active: tensors given to `hold`, and every storage that an operation makes.
 
     A view shares its storage and costs nothing. A storage is freed when the last tensor and the last graph node that
@@ -28,11 +28,6 @@ class MemoryTracker(TorchDispatchMode):
         self.peak = 0
         self._sizes: dict[int, int] = {}
         self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled here, and to skip its compiler takes longer than many an operation."""
-        return False
 
     def hold(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count tensors that existed before: parameters, optimiser state, a batch."""

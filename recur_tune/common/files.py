@@ -1,4 +1,4 @@
-"""Atomic writes: a reader, or the next start after a crash, never sees half a file. And the cache folder, and locks."""
+"""Atomic writes: a reader, or the next start after a crash, never sees half a file. And the cache folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from filelock import FileLock
 
 from recur_tune.common.errors import StorageFault, UserError
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 # A full disk, a full quota, an I/O error, a lost network file system, a read-only one.
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS})
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 PARTIAL = ".partial-"  # a folder being written; one that stays was left by a killed process
 
@@ -54,19 +51,6 @@ def whole_folder(target: Path) -> Iterator[Path]:
                 partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextmanager
-def one_at_a_time(file: str) -> Iterator[None]:
-    """Let one process work while the others wait. Where the file system has no locks, as NFS and Lustre may, several do
-    the same work, and each puts the same folder there whole."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(FileLock(file))
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-        yield
 
 
 def write_text(path: Path, text: str) -> None:

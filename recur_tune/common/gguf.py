@@ -13,32 +13,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import cache_folder, one_at_a_time, whole_folder, writing
+from recur_tune.common.files import cache_folder, whole_folder
+from recur_tune.common.made_once import made_once
 
 
-def gguf_file(base: str) -> Path | None:
-    """The GGUF file that a base's name means; None where it means something else."""
+def unpacked(base: str, part: str, unpack: Callable[[Path, Path], None]) -> str:
+    """Where a part of a base lies: of a GGUF file in a folder of the cache, which `unpack` fills the first time; any
+    other base is what it is called. A file that has changed, and another version of transformers, which may read it in
+    another way, have folders of their own."""
     if not base.endswith(".gguf"):
-        return None
+        return base
     file = Path(base).expanduser()
     if not file.is_file():
         raise UserError(f"base: there is no file {base}.")
     if not all(map(find_spec, ("gguf", "accelerate"))):
         raise UserError(f"base: {base} is a GGUF file, which needs further packages: pip install 'recur-tune[gguf]'.")
-    return file
-
-
-def unpacked(file: Path, part: str, unpack: Callable[[Path], object]) -> str:
-    """The cache's folder with a part of a file, which `unpack` fills the first time. A file that has changed, and
-    another version of transformers, which may read it in another way, have folders of their own."""
     found = file.stat()
     read_from = f"{file.resolve()} {found.st_size} {found.st_mtime_ns} {version('transformers')}"
     folder = cache_folder() / "gguf" / f"{file.stem}-{hashlib.sha256(read_from.encode()).hexdigest()[:16]}" / part
-    if not folder.is_dir():
-        with writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(f"{folder}.lock"):
-            if not folder.is_dir():
-                with whole_folder(folder) as partial:
-                    unpack(partial)
+
+    def make() -> None:
+        with whole_folder(folder) as partial:
+            unpack(file, partial)
+
+    made_once(folder, make)
     return str(folder)

@@ -16,7 +16,8 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from recur_tune.ops.eager_mode import EagerMode
 
 _MOST_KNOWN = 20_000  # operations; a step of a shape that is new has a few hundred that are
 _on_gpu: ContextVar[bool] = ContextVar("on_gpu", default=False)
@@ -59,7 +60,7 @@ class FakeTensor(torch.Tensor):
         raise RuntimeError(f"{func}: a fake tensor can be used under FakeTensors alone.")
 
 
-class FakeTensors(TorchDispatchMode):
+class FakeTensors(EagerMode):
     """Mode in which every new tensor is fake; with `on_gpu` all stand for tensors on a GPU."""
 
     def __init__(self, on_gpu: bool = False) -> None:
@@ -74,11 +75,6 @@ class FakeTensors(TorchDispatchMode):
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)
         _on_gpu.reset(self._token)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled here, and to skip its compiler takes longer than many an operation."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fakes: list[FakeTensor] = []
@@ -106,7 +102,7 @@ _PRODUCT_INTO = torch.ops.aten.addmm.dtype_out
 _Makes = Callable[[list[FakeTensor]], Any]  # from an operation's tensors to its output
 _MADE: dict[Any, _Makes | None] = {}  # by operation, layouts and numbers; None: it has to be run each time
 _NUMBERS: dict[_Layout, int] = {}  # of layouts, which are compared and hashed more slowly; none is given twice
-_next_number = count()
+_next_number = count(1)
 
 
 def _number(layout: _Layout) -> int:

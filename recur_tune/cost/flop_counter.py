@@ -10,21 +10,17 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from recur_tune.ops.eager_mode import EagerMode
 
-class FlopCounter(TorchDispatchMode):
+
+class FlopCounter(EagerMode):
     """Counts `flops` while it is active: of products, convolutions and attention, as torch does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled here, and to skip its compiler takes longer than many an operation."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

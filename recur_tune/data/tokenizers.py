@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBa
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.gguf import gguf_file, unpacked
+from recur_tune.common.gguf import unpacked
 from recur_tune.common.hub import hub_message, use_cache_where_offline
 from recur_tune.data.corpora.document import Document
 
@@ -28,9 +28,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
     try:
         # A recurrent model's folder has code beside it, of which a tokenizer needs nothing.
         kind = GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer
-        file = gguf_file(name)
-        folder = unpacked(file, "tokenizer", lambda folder: _unpack(file, folder)) if file else name
-        tokenizer = kind.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = kind.from_pretrained(unpacked(name, "tokenizer", _unpack), trust_remote_code=False)
     except UserError:
         raise
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake

@@ -19,7 +19,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import cache_folder, mapped, one_at_a_time, whole_folder, writing
+from recur_tune.common.files import cache_folder, mapped, whole_folder
+from recur_tune.common.made_once import made_once
 from recur_tune.data import tokenizers
 from recur_tune.data.corpora.document import Corpus, Document, Split
 from recur_tune.data.corpora.registry import open_corpus
@@ -132,17 +133,6 @@ def prepare(
     folder = cache_folder() / f"{re.sub(r'[^a-z0-9-]', '-', corpus.name)}-{split}-{digest}"
     made_once(folder, lambda: _build(corpus, split, tokenizer, folder, progress))
     return nonempty(_open(folder), f"the {split} split of {corpus_name}")
-
-
-def made_once(folder: Path, make: Callable[[], None]) -> None:
-    """Make a folder of the cache unless it is there, or another process makes it meanwhile."""
-    if folder.is_dir():
-        return
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(f"{folder}.lock"):
-            if not folder.is_dir():
-                make()
 
 
 def nonempty(prepared: TokenisedSplit, what: str) -> TokenisedSplit:

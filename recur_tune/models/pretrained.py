@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.from_scratch import is_from_scratch, shape_named, sized
-from recur_tune.common.gguf import gguf_file, unpacked
+from recur_tune.common.gguf import unpacked
 from recur_tune.common.hub import check_downloads, hub_message, use_cache_where_offline
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import FAMILIES, family_of
@@ -211,10 +211,8 @@ def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     use_cache_where_offline()
     try:
         _read_config(base)  # refuses what a known name may have become
-        file = gguf_file(base)
-        folder = unpacked(file, "weights", lambda folder: _unpack_weights(base, file, folder)) if file else base
         given = _AS_TENSORS | ({"dtype": "auto"} if as_stored else {})
-        model, found = AutoModelForCausalLM.from_pretrained(folder, **given)
+        model, found = AutoModelForCausalLM.from_pretrained(unpacked(base, "weights", _unpack_weights), **given)
     except UserError:
         raise
     except Exception as error:  # as above, and a damaged file raises yet another type
@@ -225,11 +223,11 @@ def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     return model, frozenset(found["unexpected_keys"])
 
 
-def _unpack_weights(base: str, file: Path, folder: Path) -> None:
+def _unpack_weights(file: Path, folder: Path) -> None:
     """Write a GGUF file's weights as safetensors in single precision, beside their configuration."""
     given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
     model, found = AutoModelForCausalLM.from_pretrained(file.parent, **given)
-    check_loaded(f"base: {base}", model, found)
+    check_loaded(f"base: {file}", model, found)
     tensors = model.state_dict()
     if model.config.tie_word_embeddings:
         del tensors["lm_head.weight"]  # which the embedding's is
@@ -308,9 +306,7 @@ def base_tokenizer(base: str, chosen: str | None) -> str:
 
 
 def _read_config(base: str) -> PretrainedConfig:
-    file = gguf_file(base)
-    folder = unpacked(file, "config", lambda folder: _unpack_settings(file, folder)) if file else base
-    settings, _ = PretrainedConfig.get_config_dict(folder)
+    settings, _ = PretrainedConfig.get_config_dict(unpacked(base, "config", _unpack_settings))
     family = family_of(settings)
     if family not in FAMILIES:
         raise UserError(

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from recur_tune.common.files import cache_folder, whole_folder
+from recur_tune.common.made_once import made_once
 from recur_tune.common.shape import Shape
 from recur_tune.common.units import format_count, format_size
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.flops import plain_reading_flops
 from recur_tune.data.teacher import open_predictions
-from recur_tune.data.tokens import TokenisedSplit, made_once
+from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.models import WindowedDecoder
 from recur_tune.models.loss import padded_weight
 from recur_tune.ops.device import autocast

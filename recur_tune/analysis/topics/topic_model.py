@@ -19,9 +19,10 @@ from scipy.special import psi
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, reading, whole_folder
+from recur_tune.common.made_once import made_once
 from recur_tune.data.corpora.document import Corpus
 from recur_tune.data.corpora.registry import open_corpus
-from recur_tune.data.tokens import made_once, word_starts
+from recur_tune.data.tokens import word_starts
 
 PIECE_WORDS = 300  # about the length of a continuation; a whole book has every topic
 MOST_PIECES = 20_000  # evenly spread over the split

@@ -205,9 +205,10 @@ class KnownCosts:
         """Uncertainty sampling: the candidate with the largest standard deviation of its end, of those that take at
         most so many times the median time."""
         times = [one.costs.get(TIME, 1.0) for one in pool]
-        quick = [one for one, time in zip(pool, times, strict=True) if time <= _EXPLORE_FOR * np.median(times)]
-        if not quick:
+        if not times:
             return None
+        most = _EXPLORE_FOR * np.median(times)
+        quick = [one for one, time in zip(pool, times, strict=True) if time <= most]
         _, std = expected.predict([one.fields for one in quick])
         by_doubt = [quick[int(place)] for place in np.argsort(-std, kind="stable")]
         return next((one for one in by_doubt if self._is_affordable(one)), None)

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerBase
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, whole_folder
+from recur_tune.common.made_once import made_once
 from recur_tune.data import tokenizers
 from recur_tune.data.corpora.document import Document, Split
 from recur_tune.data.corpora.questions import BLANK, Question, QuestionCorpus
 from recur_tune.data.corpora.registry import open_corpus
-from recur_tune.data.tokens import made_once
 
 _FORMAT = 1
 _ARRAYS = ("tokens", "begins", "ends", "paragraph_starts", "first_paragraphs", "asked", "asked_starts", "spans", "text")
