@@ -64,6 +64,13 @@ RECURRENCES: dict[str, dict[str, Any]] = {
     "cache, gate": {"recurrence": "cache", "cache_join": "gate"},
     "cache, softmax": {"recurrence": "cache"},
     "cache, keydiff": {"recurrence": "cache", "cache_keep": "keydiff"},
+    "cache, 4 bits": {"recurrence": "cache", "cache_bits": 4},
+    "cache, keydiff, 8 bits, gate": {
+        "recurrence": "cache",
+        "cache_keep": "keydiff",
+        "cache_bits": 8,
+        "cache_join": "gate",
+    },
     "cache, overflow in every second layer": {"recurrence": "cache", "overflow": "gated_delta", "delta_every": 2},
     "gated_delta": {"recurrence": "gated_delta"},
     "ttt": {"recurrence": "ttt", "ttt_every": 2},

@@ -41,20 +41,27 @@ from recur_tune.ops.device import default_device
 from recur_tune.training.setup import teach, untrained
 
 
-def cached(rows: int, keep: str = "recent", every: int = 0) -> dict[str, Any]:
+def cached(rows: int, keep: str = "recent", every: int = 0, bits: int = 16) -> dict[str, Any]:
     """A cache; its overflow, if it has one, is in every so many layers."""
     overflow = {"overflow": "gated_delta", "delta_every": every} if every else {}
-    return {"recurrence": "cache", "cache_rows": rows, "cache_keep": keep, **overflow}
+    return {"recurrence": "cache", "cache_rows": rows, "cache_keep": keep, "cache_bits": bits, **overflow}
 
 
 PLAIN, YARDSTICK = "plain", "cache 128"
-FORMS: dict[str, dict[str, Any]] = {  # on SmolLM2 a matrix in every layer holds as much as 32 rows
+# On SmolLM2 a matrix in every layer holds as much as 32 rows; 128 rows as much as 227 of 8 bits or 409 of 4.
+FORMS: dict[str, dict[str, Any]] = {
     PLAIN: {"recurrence": "none"},
     YARDSTICK: cached(128),
     **{f"cache 128, {keep}": cached(128, keep) for keep in ("keydiff", "tova", "h2o")},
     "cache 96 + delta": cached(96, every=1),
     "cache 96, keydiff + delta": cached(96, "keydiff", every=1),
     "cache 112, keydiff + delta/2": cached(112, "keydiff", every=2),
+    "cache 227, 8 bits": cached(227, bits=8),
+    "cache 227, 8 bits, keydiff": cached(227, "keydiff", bits=8),
+    "cache 409, 4 bits": cached(409, bits=4),
+    "cache 409, 4 bits, keydiff": cached(409, "keydiff", bits=4),
+    "cache 102, 4 bits": cached(102, bits=4),
+    "cache 102, 4 bits, keydiff": cached(102, "keydiff", bits=4),
     "cache 32": cached(32),
     "cache 32, keydiff": cached(32, "keydiff"),
     "cache 16 + delta/2": cached(16, every=2),

@@ -166,7 +166,8 @@ class Chain:
     def _read_window(self, batch: WindowBatch, window: int, entry: State | None, step: FusedBackward) -> Read:
         if entry is not None and torch.is_grad_enabled():
             for one in entry:
-                one.requires_grad_()  # the leaves of this window's graph
+                if one.is_floating_point():  # bytes of quantised numbers have no gradient
+                    one.requires_grad_()  # the leaves of this window's graph
             entry = tuple(one.view_as(one) for one in entry)  # torch counts no FLOPs of modules on leaves
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
@@ -186,12 +187,14 @@ def _differentiate(
     With a frozen body a window without a state may have no graph at all.
     """
     known = [(output, gradient) for output, gradient in grad_outputs if output.requires_grad and gradient is not None]
-    wanted = [one for one in (anchor, *entry, *trained) if one.requires_grad]
+    inputs = anchor, *entry, *trained
+    wanted = [one for one in inputs if one.requires_grad]
     found: Gradients = [None] * len(wanted)
     if known:
         outputs, gradients = zip(*known, strict=True)
         found = list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
-    behind_anchor = found[1:] if anchor.requires_grad else found
+    of_wanted = iter(found)
+    _, *behind_anchor = (next(of_wanted) if one.requires_grad else None for one in inputs)
     return behind_anchor[: len(entry)], behind_anchor[len(entry) :]
 
 

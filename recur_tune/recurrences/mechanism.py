@@ -53,10 +53,12 @@ class Held(NamedTuple):
     Attributes:
         as_read: In the precision of reading, such as keys and values.
         single: In single precision.
+        quantised: Bytes of quantised numbers.
     """
 
     as_read: int
     single: int
+    quantised: int = 0
 
 
 @accepts_old_arguments(
@@ -81,6 +83,7 @@ class Mechanism:
         flops: Forward FLOPs that it adds to a window, attention counted over visible positions; None: torch counts.
         work: The same as kernels compute it, for training; None: torch counts.
         state_floats: Numbers in the state of one batch row; None: they are counted.
+        quantised_bytes: How many of these numbers are bytes, which quantised ones are made of.
         held: What a stream holds beside the key-value cache of a window's own tokens; None: the state alone.
         from_the_start: Whether a document's first window has a state too, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before; its module says the same.
@@ -107,6 +110,7 @@ class Mechanism:
     flops: Callable[[Any, Shape, Windowing], float] | None = None
     work: Callable[[Any, Shape, Windowing], Work] | None = None
     state_floats: Callable[[Any, Shape], int] | None = None
+    quantised_bytes: Callable[[Any, Shape], int] = lambda spec, shape: 0
     held: Callable[[Any, Shape, Windowing], Held] | None = None
     from_the_start: bool = False
     stops_gradients: bool = False

@@ -21,7 +21,8 @@ from torch import nn
 from recur_tune.common.deprecated import warn_once
 from recur_tune.common.shape import Shape
 
-State = tuple[torch.Tensor, ...]  # floating-point, batch rows first; their meaning is the recurrence's own
+# Floating-point, or bytes, which have no gradient; batch rows first. Their meaning is the recurrence's own.
+State = tuple[torch.Tensor, ...]
 Heads = Callable[[], tuple[torch.Tensor, ...]]  # makes q [B, H, T, D], k and v [B, G, T, D]
 Rotary = Callable[[torch.Tensor, int], torch.Tensor]  # of heads [B, H, T, D], the first of which has this position
 

@@ -87,6 +87,7 @@ def _composition(*parts: Mechanism) -> Mechanism:
         flops=_sum([part.flops for part in parts]),
         work=_work([part.work for part in parts]),
         state_floats=_sum([part.state_floats for part in parts]),
+        quantised_bytes=lambda spec, shape: sum(part.quantised_bytes(spec, shape) for part in parts),
         held=_held(parts),
         from_the_start=any(part.from_the_start for part in parts),
         stops_gradients=all(part.stops_gradients for part in parts),
@@ -136,5 +137,6 @@ def _of_part(part: Mechanism, spec: Any, shape: Shape, windowing: Windowing) -> 
     if part.held is not None:
         return part.held(spec, shape, windowing)
     assert part.state_floats is not None
-    floats = part.state_floats(spec, shape)
-    return Held(floats, 0) if part.kept_as_read else Held(0, floats)
+    quantised = part.quantised_bytes(spec, shape)
+    floats = part.state_floats(spec, shape) - quantised
+    return Held(floats, 0, quantised) if part.kept_as_read else Held(0, floats, quantised)

@@ -47,10 +47,14 @@ SPECS: dict[str, BaseModel] = {
     "cache, keydiff": CacheSpec(cache_rows=7, cache_keep="keydiff", cache_sinks=1),
     "cache, tova": CacheSpec(cache_rows=8, cache_keep="tova", cache_sinks=1),
     "cache, h2o": CacheSpec(cache_rows=7, cache_keep="h2o", cache_sinks=1),
+    "cache, 4 bits": CacheSpec(cache_rows=7, cache_bits=4),
+    "cache, keydiff, 8 bits, behind a gate": CacheSpec(
+        cache_rows=14, cache_join="gate", cache_keep="keydiff", cache_sinks=1, cache_bits=8
+    ),
     "cache, h2o, behind a gate": CacheSpec(cache_rows=7, cache_join="gate", cache_keep="h2o", cache_sinks=0),
     "cache, overflow": CacheSpec(cache_rows=5, cache_sinks=1, overflow="gated_delta"),
-    "cache, keydiff, overflow": CacheSpec(
-        cache_rows=5, cache_keep="keydiff", cache_sinks=1, overflow="gated_delta", delta_every=2
+    "cache, keydiff, 4 bits, overflow": CacheSpec(
+        cache_rows=5, cache_keep="keydiff", cache_sinks=1, cache_bits=4, overflow="gated_delta", delta_every=2
     ),
     "cache, scores beside": CacheSpec(cache_rows=7, cache_sinks=0, beside="scores", score_heads=3, dilation=4),
     "cache, blocks beside": CacheSpec(cache_rows=7, beside="blocks", state_vectors=3),

@@ -79,7 +79,9 @@ def naive_window(
                 of_group = [received[head] for head in range(naive.heads) if naive.group(head) == g]
                 scores = naive_scores(spec, candidates, of_group, list(received), len(rows[g]))
                 stays = staying(spec, scores)
-                kept[number][g] = [candidates[at] for at in stays]
+                kept[number][g] = [
+                    candidates[at] if at < len(rows[g]) else rounded(candidates[at], spec.cache_bits) for at in stays
+                ]
                 if overflow is not None:
                     overflow.write(number, g, [one for at, one in enumerate(candidates) if at not in stays])
         if overflow is not None:
@@ -90,6 +92,20 @@ def naive_window(
         x_TK = x_TK + layer.out(heads_THD.flatten(1))
         x_TK = x_TK + layer.mlp(x_TK)
     return naive.final_norm(x_TK)
+
+
+def rounded(pair, bits: int):
+    """A key and a value [2, D] as a row of so many bits has them: each number is one of 2^bits, evenly spaced."""
+    if bits == 16:
+        return pair
+    short = lambda number: float(torch.tensor(number).bfloat16())  # noqa: E731
+    found = []
+    for vector in pair.tolist():
+        low = short(min(vector))
+        step = short((max(vector) - low) / (2**bits - 1))
+        codes = [min(max(round((one - low) / step), 0), 2**bits - 1) for one in vector]
+        found.append([low + code * step for code in codes])
+    return torch.tensor(found).to(pair.dtype)
 
 
 def naive_scores(spec: CacheSpec, candidates: list, of_group: list, of_all: list, rows: int) -> list[float]:
@@ -133,6 +149,9 @@ def staying(spec: CacheSpec, scores: list[float]) -> list[int]:
         CacheSpec(cache_rows=7, cache_keep="tova", cache_join="gate", cache_layer=2, cache_sinks=1),
         CacheSpec(cache_rows=7, cache_keep="h2o", cache_sinks=0),
         CacheSpec(cache_rows=8, cache_keep="h2o", cache_join="gate", cache_sinks=1),
+        CacheSpec(cache_rows=7, cache_bits=4, cache_sinks=2),
+        CacheSpec(cache_rows=7, cache_bits=8, cache_join="gate", cache_keep="keydiff", cache_sinks=1),
+        CacheSpec(cache_rows=8, cache_bits=4, cache_keep="h2o", cache_sinks=1),
     ],
     ids=str,
 )

@@ -75,8 +75,9 @@ def test_a_cache_of_all_rows_with_scores_is_one_long_window():
 
 @pytest.mark.parametrize("overlap", [0, 20])
 def test_a_composition_costs_what_its_parts_cost(overlap):
-    spec = CacheSpec(cache_rows=96, overflow="gated_delta", beside="blocks", state_vectors=5)
-    parts = [(CACHE, CacheSpec(cache_rows=96)), (GATED_DELTA, GatedDeltaSpec()), (BLOCKS, BlocksSpec(state_vectors=5))]
+    own_fields = {"cache_rows": 96, "cache_bits": 4}
+    spec = CacheSpec(**own_fields, overflow="gated_delta", beside="blocks", state_vectors=5)
+    parts = [(CACHE, CacheSpec(**own_fields)), (GATED_DELTA, GatedDeltaSpec()), (BLOCKS, BlocksSpec(state_vectors=5))]
     both, windowing = mechanism_of(spec), Windowing(100, overlap)
     for cost in ("flops", "state_floats"):
         given = (SMOL, windowing) if cost == "flops" else (SMOL,)
@@ -87,6 +88,7 @@ def test_a_composition_costs_what_its_parts_cost(overlap):
     assert both.held(spec, SMOL, windowing) == (
         sum(one.as_read for one in held) + state,
         sum(one.single for one in held),
+        sum(one.quantised for one in held),
     )
     assert [*both.parts] == [one for one, _ in parts] and both.from_the_start and not both.stops_gradients
 

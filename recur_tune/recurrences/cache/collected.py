@@ -1,7 +1,8 @@
 """Rows that a window leaves: its keys and values are collected while it is read, and when it ends some stay.
 
 Shape suffixes: B batch rows, T positions, S sites (layers that keep rows), M rows, K hidden size, H query heads,
-G key-value heads, D head size, C columns, N rows and the window's positions, X heads of all sites.
+G key-value heads, D head size, C columns (bytes of quantised rows), N rows and the window's positions, X heads of all
+sites.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from recur_tune.recurrences.cache.keep import (
 )
 from recur_tune.recurrences.cache.leave import oldest, others, taken_apart
 from recur_tune.recurrences.cache.rows import heads_of
+from recur_tune.recurrences.cache.spec import AS_READ
 from recur_tune.recurrences.cache.weights import CacheWeights
 from recur_tune.recurrences.seam import Heads, Rows, State, WindowPass, load_kernels
 
@@ -50,10 +52,11 @@ class CachedWindowPass(WindowPass):
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
-        dtype, next_filled_B = product_dtype(some), (filled_B + count).clamp(max=cached.rows)
+        is_quantised, next_filled_B = cached.bits != AS_READ, (filled_B + count).clamp(max=cached.rows)
+        dtype = rows_BSMC.dtype if is_quantised else product_dtype(some)
         if cached.keep != "recent":
             return self._best(rows_BSMC, filled_B, own, count, dtype), next_filled_B
-        if self.fused:
+        if self.fused and not is_quantised:  # the kernel copies numbers
             places = None if cached.places is None else (cached.places, self.moved_B)
             given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
             return load_kernels(_KERNELS).keep_rows(*given), next_filled_B
@@ -63,7 +66,8 @@ class CachedWindowPass(WindowPass):
         next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
         for site, gathered in enumerate(own):
             earlier_BMC = rows_BSMC[batch_B1, site, earlier_BM]
-            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, batch_B1, own_BM), earlier_BMC)
+            own_BMC = cached.stored(self._rows(site, gathered, batch_B1, own_BM))
+            next_BSMC[:, site] = torch.where(is_own_BM1, own_BMC, earlier_BMC)
         return next_BSMC, next_filled_B
 
     @torch.no_grad()
@@ -76,8 +80,11 @@ class CachedWindowPass(WindowPass):
         batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
         own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
 
+        def new(site: int) -> torch.Tensor:
+            return self._rows(site, own[site], batch_B1, own_BT)
+
         def candidates(site: int) -> torch.Tensor:
-            return torch.cat([rows_BSMC[:, site], self._rows(site, own[site], batch_B1, own_BT)], dim=1)
+            return torch.cat([cached.numbers(rows_BSMC[:, site]), new(site)], dim=1)
 
         # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice
         # rather than held.
@@ -85,7 +92,8 @@ class CachedWindowPass(WindowPass):
         chosen_BXM = best(torch.cat(scores, dim=1), filled_B, cached.rows + count, cached.rows, cached.sinks)
         for site, layer in enumerate(self._new):
             self._chosen[layer] = chosen_BXM.unflatten(1, (len(own), -1))[:, site]
-            next_BSMC[:, site] = taken(candidates(site), self._chosen[layer])
+            candidates_BNC = torch.cat([rows_BSMC[:, site], cached.stored(new(site))], dim=1)
+            next_BSMC[:, site] = taken(candidates_BNC, self._chosen[layer])
         return next_BSMC
 
     def _score(
@@ -116,7 +124,7 @@ class CachedWindowPass(WindowPass):
             index_BSGN = others(torch.stack([self._chosen[layer] for layer in layers], dim=1), cached.rows + count)
         if len(sites) < rows_BSMC.shape[1]:  # one by one: a list as an index would be copied to a GPU
             rows_BSMC = torch.stack([rows_BSMC[:, site] for site in sites], dim=1)
-        keys, values = taken_apart(rows_BSMC, self._own(layers, count), index_BSGN)
+        keys, values = taken_apart(cached.numbers(rows_BSMC), self._own(layers, count), index_BSGN)
         return Rows(keys, values, index_BSGN >= (cached.rows - filled_B.long()).view(-1, 1, 1, 1))
 
     def _own(self, layers: list[int], count: int) -> list[torch.Tensor]:
@@ -177,4 +185,4 @@ class CachedWindowPass(WindowPass):
         """The rows [B, M, C] of a layer."""
         if self._rows_BSMC is None or layer not in self._cached.sites:
             return None
-        return self._rows_BSMC[:, self._cached.sites.index(layer)]
+        return self._cached.numbers(self._rows_BSMC[:, self._cached.sites.index(layer)])

@@ -5,17 +5,21 @@ Layers keep their last keys and values, and the next window attends to them. No 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
-from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
+from recur_tune.recurrences.layers import NUMBER, Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 from recur_tune.recurrences.scores.spec import SCORES
 from recur_tune.recurrences.second_parts import FLOPS_INDEPENDENT, NO_PART, STATE_INDEPENDENT, SecondParts
+
+AS_READ: Final = 16  # stands for the precision of reading, whichever that is
+_GROUP = 32  # numbers of a quantised row that share a step
+_SCALE_BYTES = 4  # a group's least number and step
 
 
 class _CacheFields(BaseModel):
@@ -43,6 +47,11 @@ class _CacheFields(BaseModel):
     cache_sinks: NonNegativeInt = Field(
         4, description="how many cached positions are a document's first ones (attention sinks)"
     )
+    cache_bits: Annotated[Literal[16, 8, 4], NUMBER] = Field(
+        AS_READ,
+        description="bits of a number of a cached position: 16 keeps it as it was read; 8 and 4 quantise it, so that "
+        "the same memory holds about twice and three times as many positions",
+    )
 
 
 class CacheSpec(SecondParts, _CacheFields):
@@ -56,6 +65,21 @@ class CacheSpec(SecondParts, _CacheFields):
                 f"'all', or overflow {NO_PART!r}."
             )
         return self
+
+
+def group_size(head_size: int) -> int:
+    """Numbers of a quantised row that share a step; those of a head where they are no whole groups."""
+    return head_size if head_size % _GROUP else _GROUP
+
+
+def head_bytes(head_size: int, bits: int) -> int:
+    """Bytes of a quantised key or value of one head: codes and scales."""
+    return head_size * bits // 8 + head_size // group_size(head_size) * _SCALE_BYTES
+
+
+def row_columns(head_size: int, groups: int, bits: int) -> int:
+    """Columns of a row as it is kept, of so many key-value heads: numbers, or bytes where they are quantised."""
+    return 2 * groups * (head_size if bits == AS_READ else head_bytes(head_size, bits))
 
 
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
@@ -92,22 +116,39 @@ def _looks(shape: Shape, pairs: int) -> int:
 
 
 def _state_floats(spec: CacheSpec, shape: Shape) -> int:
-    """Keys and values, and how many rows there are."""
-    columns = 2 * shape.key_value_heads * shape.head_size
-    return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns + 1
+    """Keys and values, or their bytes, and how many rows there are."""
+    return _row_floats(spec, shape) + 1
+
+
+def _row_floats(spec: CacheSpec, shape: Shape) -> int:
+    columns = row_columns(shape.head_size, shape.key_value_heads, spec.cache_bits)
+    return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns
+
+
+def _quantised_bytes(spec: CacheSpec, shape: Shape) -> int:
+    return 0 if spec.cache_bits == AS_READ else _row_floats(spec, shape)
 
 
 def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
     """The rows, and how many are filled: as it is carried, and as an index of eight bytes. Where attention decides, the
     last query ('tova'), or what every row and every position received ('h2o')."""
     layers, single = layer_count(spec.cache_layer, shape), 1 + 2
-    as_read = _state_floats(spec, shape) - 1
+    quantised = _quantised_bytes(spec, shape)
+    as_read = _row_floats(spec, shape) - quantised
     match spec.cache_keep:
         case "tova":
             as_read += layers * shape.heads * shape.head_size
         case "h2o":
             single += layers * shape.key_value_heads * (spec.cache_rows + windowing.size)
-    return Held(as_read, single)
+    return Held(as_read, single, quantised)
+
+
+def _refused(spec: CacheSpec, shape: Shape, base: str) -> str | None:
+    if spec.cache_bits == 4 and shape.head_size % 2:
+        return (
+            f"cache_bits: 4 packs two numbers into a byte, and heads of {base} have {shape.head_size}; choose 8 or 16."
+        )
+    return refused_layer("cache_layer", spec.cache_layer, shape, base)
 
 
 _SOFTMAX = {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"}
@@ -127,11 +168,12 @@ CACHE = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    quantised_bytes=_quantised_bytes,
     held=_held,
     stops_gradients=True,
-    flops_independent_fields=FLOPS_INDEPENDENT | {"cache_sinks"},  # it only selects rows
+    flops_independent_fields=FLOPS_INDEPENDENT | {"cache_sinks", "cache_bits"},  # which rows there are, and how kept
     state_independent_fields=STATE_INDEPENDENT | {"cache_join", "cache_sinks"},
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
-    check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),
+    check=_refused,
 )

@@ -11,7 +11,10 @@ import torch
 from torch import nn
 
 from recur_tune.common.shape import Shape
+from recur_tune.ops.matmul import product_dtype
 from recur_tune.recurrences.cache.measure import PlaceMeasure
+from recur_tune.recurrences.cache.quantised import dequantised, quantised
+from recur_tune.recurrences.cache.spec import AS_READ, row_columns
 from recur_tune.recurrences.seam import CLOSED_GATE, Recurrence, State, layers_at
 
 
@@ -29,9 +32,10 @@ class CacheWeights(Recurrence):
         cache_join: str = "softmax",
         cache_keep: str = "recent",
         cache_sinks: int = 4,
+        cache_bits: Literal[16, 8, 4] = 16,
     ) -> None:
         super().__init__(shape)
-        self.keep = cache_keep
+        self.keep, self.bits = cache_keep, cache_bits
         self.rows, self.sinks, gated = cache_rows, min(cache_sinks, cache_rows), cache_join == "gate"
         self.sites = layers_at(cache_layer, shape)
         sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
@@ -60,5 +64,18 @@ class CacheWeights(Recurrence):
     def empty(self, batch_size: int) -> State:
         """Rows of zeros, of which none is filled."""
         like = next(self.parameters())
-        rows_BSMC = like.new_zeros(batch_size, len(self.sites), self.rows, self.columns)
+        dtype = like.dtype if self.bits == AS_READ else torch.uint8
+        columns = row_columns(self.shape.head_size, self.shape.key_value_heads, self.bits)
+        rows_BSMC = like.new_zeros(batch_size, len(self.sites), self.rows, columns, dtype=dtype)
         return rows_BSMC, like.new_zeros(batch_size, dtype=torch.float32)
+
+    def stored(self, rows_C: torch.Tensor) -> torch.Tensor:
+        """Rows as the state has them: as they are, or quantised."""
+        return rows_C if self.bits == AS_READ else quantised(rows_C, self.shape.head_size, self.bits)
+
+    def numbers(self, stored_C: torch.Tensor) -> torch.Tensor:
+        """Rows of the state as numbers."""
+        if self.bits == AS_READ:
+            return stored_C
+        like = next(self.parameters())
+        return dequantised(stored_C, self.shape.head_size, self.bits, product_dtype(like))
