@@ -22,7 +22,7 @@ FIRST = {"window": 8, "bptt_windows": 3, "batch": 2, "width": 20, "depth": 2, "p
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
     "cache": {
-        "cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_keep": "h2o", "cache_sinks": 1,
+        "cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_keep": "h2o", "cache_sinks": 1, "cache_bits": 8,
         "overflow": "gated_delta", "delta_every": 2, "beside": "scores", "score_heads": 2, "dilation": 2,
         "state_vectors": 3, "block_layer": 2, "block_gate": "lstm",
     },

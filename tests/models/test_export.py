@@ -111,7 +111,7 @@ OTHERS = {  # files of a mechanism beside its module
         "ops_matmul",
         *(
             f"recurrences_cache_{name}"
-            for name in ("collected", "joins", "keep", "leave", "measure", "rows", "weights")
+            for name in ("collected", "joins", "keep", "leave", "measure", "quantised", "row_size", "rows", "weights")
         ),
     },
     "ttt": {"ops_matmul"},

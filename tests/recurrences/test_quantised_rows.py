@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recur_tune.recurrences.cache.quantised import dequantised, quantised
-from recur_tune.recurrences.cache.spec import group_size, row_columns
+from recur_tune.recurrences.cache.row_size import group_size, row_columns
 
 SIZES = {6: 6, 32: 32, 48: 48, 64: 32}  # of heads, and of their groups
 

@@ -22,8 +22,8 @@ from recur_tune.recurrences.cache.keep import (
     taken,
 )
 from recur_tune.recurrences.cache.leave import oldest, others, taken_apart
+from recur_tune.recurrences.cache.row_size import AS_READ
 from recur_tune.recurrences.cache.rows import heads_of
-from recur_tune.recurrences.cache.spec import AS_READ
 from recur_tune.recurrences.cache.weights import CacheWeights
 from recur_tune.recurrences.seam import Heads, Rows, State, WindowPass, load_kernels
 

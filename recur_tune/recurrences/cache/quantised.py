@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from recur_tune.recurrences.cache.spec import group_size, head_bytes
+from recur_tune.recurrences.cache.row_size import group_size, head_bytes
 from recur_tune.recurrences.seam import single
 
 

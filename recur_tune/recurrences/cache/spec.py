@@ -5,21 +5,18 @@ Layers keep their last keys and values, and the next window attends to them. No 
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.cache.row_size import AS_READ, row_columns
 from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
 from recur_tune.recurrences.layers import NUMBER, Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 from recur_tune.recurrences.scores.spec import SCORES
 from recur_tune.recurrences.second_parts import FLOPS_INDEPENDENT, NO_PART, STATE_INDEPENDENT, SecondParts
-
-AS_READ: Final = 16  # stands for the precision of reading, whichever that is
-_GROUP = 32  # numbers of a quantised row that share a step
-_SCALE_BYTES = 4  # a group's least number and step
 
 
 class _CacheFields(BaseModel):
@@ -65,21 +62,6 @@ class CacheSpec(SecondParts, _CacheFields):
                 f"'all', or overflow {NO_PART!r}."
             )
         return self
-
-
-def group_size(head_size: int) -> int:
-    """Numbers of a quantised row that share a step; those of a head where they are no whole groups."""
-    return head_size if head_size % _GROUP else _GROUP
-
-
-def head_bytes(head_size: int, bits: int) -> int:
-    """Bytes of a quantised key or value of one head: codes and scales."""
-    return head_size * bits // 8 + head_size // group_size(head_size) * _SCALE_BYTES
-
-
-def row_columns(head_size: int, groups: int, bits: int) -> int:
-    """Columns of a row as it is kept, of so many key-value heads: numbers, or bytes where they are quantised."""
-    return 2 * groups * (head_size if bits == AS_READ else head_bytes(head_size, bits))
 
 
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:

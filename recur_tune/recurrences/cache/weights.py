@@ -14,7 +14,7 @@ from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
 from recur_tune.recurrences.cache.measure import PlaceMeasure
 from recur_tune.recurrences.cache.quantised import dequantised, quantised
-from recur_tune.recurrences.cache.spec import AS_READ, row_columns
+from recur_tune.recurrences.cache.row_size import AS_READ, row_columns
 from recur_tune.recurrences.seam import CLOSED_GATE, Recurrence, State, layers_at
 
 
