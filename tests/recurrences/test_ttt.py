@@ -51,7 +51,7 @@ class Learning:
             for t in range(self.stride):
                 near = {tap: t + tap - 2 for tap in range(5) if 0 <= t + tap - 2 < len(x_TK)}
                 target = sum(self.own.taps[site, tap] * x_TK[at] for tap, at in near.items()) @ self.own.targets[site]
-                learned = learned + 0.3 * torch.outer(target, units_TF[t])
+                learned = learned + 0.3 / self.stride * torch.outer(target, units_TF[t] / units_TF[t].norm())
             self.behind[layer] = learned
             if layer in self.before:
                 return output + torch.stack([self.before[layer] @ unit for unit in units_TF])

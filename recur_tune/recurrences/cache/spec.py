@@ -133,7 +133,8 @@ def _refused(spec: CacheSpec, shape: Shape, base: str) -> str | None:
     return refused_layer("cache_layer", spec.cache_layer, shape, base)
 
 
-_SOFTMAX = {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"}
+_ROWS = {"cache_rows": 128, "cache_layer": "all", "cache_bits": AS_READ}
+_SOFTMAX = {**_ROWS, "cache_join": "softmax"}
 
 CACHE = Mechanism(
     name="cache",
@@ -145,7 +146,7 @@ CACHE = Mechanism(
         "transformer-xl": {**_SOFTMAX, "beside": NO_PART},
         "rsa-xl": {**_SOFTMAX, "overflow": NO_PART, "beside": SCORES.name, "recurrence_rate": 10.0},
         "overflow": {**_SOFTMAX, "overflow": GATED_DELTA.name, "beside": NO_PART, "recurrence_rate": 10.0},
-        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate", "beside": NO_PART},
+        "memorizing": {**_ROWS, "cache_join": "gate", "beside": NO_PART},
     },
     flops=_flops,
     work=_work,

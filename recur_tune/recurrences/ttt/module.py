@@ -4,10 +4,12 @@ A site is a layer with such an MLP. Of a window's positions it has the units h, 
 the residual stream where the MLP begins, divided by its root mean square. Targets are a depthwise convolution of x, two
 positions back and two ahead, times a matrix P. At the window's end
 
-    ΔW ← a ΔW + η (conv(x) P)ᵀ h
+    ΔW ← a ΔW + η mean((conv(x) P)ᵀ h / |h|)
 
 and the next window's MLP has W + ΔW. This is one step of gradient descent on minus the product of targets and outputs,
-so nothing is differentiated twice. The convolution starts at zero, so an untrained state changes nothing.
+so nothing is differentiated twice. The convolution starts at zero, so an untrained state changes nothing. Units are of
+length 1 and their products are averaged: a pretrained model's units are in the thousands at some positions, and a sum
+of these is an MLP that has forgotten its own weights.
 
 Shape suffixes: B batch rows, T positions, S sites, K hidden size, F units, C taps of the convolution.
 """
@@ -20,7 +22,7 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
-from recur_tune.recurrences.seam import GATE_SPEED, Recurrence, State, WindowPass, every_nth, gate
+from recur_tune.recurrences.seam import GATE_SPEED, Recurrence, State, WindowPass, every_nth, gate, single
 
 _TAPS = 5
 _RATE = 0.3
@@ -105,7 +107,8 @@ class TestTimeTrainingPass(WindowPass):
         learning, made = self._learning, []
         for site, [(x_BTK, unit_BTF)] in enumerate(self._parts.values()):
             stride = max(0, x_BTK.shape[1] - overlap)
-            made.append(learning.target(site, x_BTK, stride).mT @ unit_BTF[:, :stride])
+            unit_BTF = F.normalize(single(unit_BTF[:, :stride]), dim=-1).to(x_BTK.dtype)
+            made.append(learning.target(site, x_BTK, stride).mT @ unit_BTF / max(1, stride))
         learned_BSKF = _RATE * torch.stack(made, dim=1)
         if self._learned_BSKF is not None:
             keeps_S11 = gate(learning.decay_logits)[:, None, None]
