@@ -43,6 +43,7 @@ from recur_tune.recurrences.seam import (
 )
 
 _KERNELS = "recur_tune.recurrences.gated_delta.kernels"
+_WRITE_KERNELS = "recur_tune.recurrences.gated_delta.write_kernels"
 _FORGETS = 1e-4, 1e-2  # at first, the share of a matrix that a row takes away: heads forget at different speeds
 _OPEN = 1.0  # of the output's gate, before swish
 _SMALL = 0.02  # standard deviation of output matrices, from scratch
@@ -96,8 +97,8 @@ class GatedDelta(Overflow):
             memory_BSGDD = torch.where(fresh_B.view(-1, 1, 1, 1, 1), 0.0, memory_BSGDD)
         return GatedDeltaWindowPass(self, memory_BSGDD)
 
-    def write(self, memory_BSGDD: torch.Tensor | None, rows: Rows) -> torch.Tensor:
-        """The matrices after these rows; None: there were none."""
+    def write(self, memory_BSGDD: torch.Tensor | None, rows: Rows, fused: bool = False) -> torch.Tensor:
+        """The matrices after these rows; None: there were none. Fused, by a Triton kernel."""
         k_BSGND, v_BSGND, is_row_BSGN = single(rows.k_BSGND), single(rows.v_BSGND), rows.is_row_BSGN
         batch_size, sites, groups, count, size = k_BSGND.shape
         if not count:
@@ -111,7 +112,10 @@ class GatedDelta(Overflow):
         log_alpha_BSGN, beta_BSGN = -F.softplus(logit_BSGN2[..., 0]), logit_BSGN2[..., 1].sigmoid()
         if is_row_BSGN is not None:
             log_alpha_BSGN, beta_BSGN = log_alpha_BSGN * is_row_BSGN, beta_BSGN * is_row_BSGN
-        left_XDD = written(
+        rule = (
+            load_kernels(_WRITE_KERNELS).written if fused and size <= load_kernels(_WRITE_KERNELS).WIDEST else written
+        )
+        left_XDD = rule(
             None if memory_BSGDD is None else single(memory_BSGDD).flatten(0, 2),
             k_BSGND.flatten(0, 2), v_BSGND.flatten(0, 2), beta_BSGN.flatten(0, 2),
             log_alpha_BSGN.flatten(0, 2), chunk=chunks(count).positions,
@@ -179,7 +183,7 @@ class GatedDeltaWindowPass(OverflowPass):
         """In the precision of reading."""
         dtype = product_dtype(rows.k_BSGND)
         with as_given(rows.k_BSGND):
-            return (self._delta.write(self._memory_BSGDD, rows).to(dtype),)
+            return (self._delta.write(self._memory_BSGDD, rows, self.fused).to(dtype),)
 
     def rest(self) -> None:
         """Lets go of what was cast."""
