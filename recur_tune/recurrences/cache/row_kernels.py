@@ -74,13 +74,13 @@ def keep_rows(
     (batch_size, _, kept, _), (groups, _, size) = rows_BSMC.shape, own[0][0].shape[1:]
     rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
     places_SPC, moved_B = (None, None) if places is None else places
-    tile = _tile(size, bits, _COPIED)
+    chosen_BSGM, tile = None if chosen_BSGM is None else chosen_BSGM.contiguous(), _tile(size, bits, _COPIED)
     for site, (k, v) in enumerate(own):
         k, v = (one if one.stride(-1) == 1 else one.contiguous() for one in (k, v))
-        chosen_BGM = filled_B[:, None] if chosen_BSGM is None else chosen_BSGM[:, site].contiguous()
+        chosen_BGM = filled_B if chosen_BSGM is None else chosen_BSGM[:, site]
         _keep[(batch_size, triton.cdiv(kept, tile["TALL"]), 2 * groups)](
-            rows_BSMC[:, site], next_BSMC[:, site], rows_BSMC.stride(0), filled_B, chosen_BGM, k, *k.stride()[:3],
-            v, *v.stride()[:3], rows_BSMC if places_SPC is None else places_SPC[site],
+            rows_BSMC[:, site], next_BSMC[:, site], rows_BSMC.stride(0), filled_B, chosen_BGM, chosen_BGM.stride(0),
+            k, *k.stride()[:3], v, *v.stride()[:3], rows_BSMC if places_SPC is None else places_SPC[site],
             filled_B if moved_B is None else moved_B, count, sinks, kept, groups,
             IS_CHOSEN=chosen_BSGM is not None, HAS_PLACES=places_SPC is not None, HAS_MOVED=moved_B is not None, **tile,
         )  # fmt: skip
@@ -156,8 +156,8 @@ def _directions(
 
 @kernel
 def _keep(
-    rows_at, next_at, rows_batch, filled_at, chosen_at, k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row,
-    places_at, moved_at, count, sinks, kept, heads,
+    rows_at, next_at, rows_batch, filled_at, chosen_at, chosen_batch, k_at, k_batch, k_head, k_row,
+    v_at, v_batch, v_head, v_row, places_at, moved_at, count, sinks, kept, heads,
     IS_CHOSEN: tl.constexpr, HAS_PLACES: tl.constexpr, HAS_MOVED: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr,
     SPAN: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr, TALL: tl.constexpr,
 ):  # fmt: skip
@@ -165,7 +165,8 @@ def _keep(
     row, head = tl.program_id(1) * TALL + tl.arange(0, TALL), part % heads
     # The number of each row's candidate.
     if IS_CHOSEN:
-        number = tl.load(chosen_at + (batch * heads + head) * kept + row, mask=row < kept, other=0).to(tl.int32)
+        at_chosen = chosen_at + batch * chosen_batch + head * kept + row
+        number = tl.load(at_chosen, mask=row < kept, other=0).to(tl.int32)
     else:
         filled = tl.load(filled_at + batch).to(tl.int32)
         number = row - tl.maximum(kept - filled - count, 0)  # among those that are filled
@@ -294,7 +295,7 @@ def _quantised(value, BITS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit
 def _short(value):
-    """Rounded to bfloat16; by its bits, since the interpreter cuts the others off."""
+    """Rounded to bfloat16, half to even; by its bits, which are what a row has."""
     bits = value.to(tl.uint32, bitcast=True)
     bits += 32767 + ((bits >> 16) & 1)
     return ((bits >> 16) << 16).to(tl.float32, bitcast=True)
