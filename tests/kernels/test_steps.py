@@ -45,6 +45,7 @@ _SPECS: dict[str, tuple[str, BaseModel | None]] = {
     "pooled, all layers": ("llama", PooledSpec(l_ins="all", embeddings=2, width=4, depth=1)),
     "tokens": ("llama", TokensSpec(state_tokens=2)),
     "cache, in one softmax": ("gpt2", CacheSpec(cache_rows=3)),
+    "cache, keydiff, 4 bits": ("gpt2", CacheSpec(cache_rows=3, cache_sinks=1, cache_keep="keydiff", cache_bits=4)),
     "cache, behind a gate": ("llama", CacheSpec(cache_rows=7, cache_join="gate")),
     "fast weights": ("llama", FastWeightsSpec(write_rule="gated")),
     "scores": ("gpt2", ScoresSpec(score_heads=2, dilation=2)),

@@ -44,7 +44,7 @@ def _results(
             is_gate = "gate" in name or "logits" in name  # which are neither open nor closed
             some = numbers.summed(*value.shape)
             value.copy_(some / GATE_SPEED if is_gate else value + 0.3 * some)
-    state = [_some(one, numbers) for one in recurrence.empty(LANES)]
+    state = [_some(one, numbers, recurrence) for one in recurrence.empty(LANES)]
     window_pass = recurrence.open(None if begins else tuple(state), numbers.whole(0, 1).bool(), in_parts=False)
     window_pass.fused = fused
     given = {f"state {number}": one for number, one in enumerate(state)} | dict(recurrence.named_parameters())
@@ -66,10 +66,14 @@ def _results(
     return made | gradients
 
 
-def _some(zeros: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """A state: positive, as sums of features are; how many rows of a cache are filled is one number for each lane."""
+def _some(zeros: torch.Tensor, numbers: Numbers, recurrence: Any) -> torch.Tensor:
+    """A state: positive, as sums of features are; how many rows of a cache are filled is one number for each lane, and
+    its bytes are quantised rows, the same on both sides."""
     if zeros.dim() == 1:
         return numbers.whole(6, 3).to(zeros.dtype)
+    if zeros.dtype == torch.uint8:
+        rows: torch.Tensor = recurrence.stored(numbers.summed(*zeros.shape[:-1], recurrence.columns).float())
+        return rows
     return numbers.summed(*zeros.shape).abs().to(zeros.dtype).requires_grad_()
 
 

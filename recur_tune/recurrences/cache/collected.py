@@ -24,10 +24,8 @@ from recur_tune.recurrences.cache.keep import (
 from recur_tune.recurrences.cache.leave import oldest, others, taken_apart
 from recur_tune.recurrences.cache.row_size import AS_READ
 from recur_tune.recurrences.cache.rows import heads_of
-from recur_tune.recurrences.cache.weights import CacheWeights
+from recur_tune.recurrences.cache.weights import KERNELS, CacheWeights
 from recur_tune.recurrences.seam import Heads, Rows, State, WindowPass, load_kernels
-
-_KERNELS = "recur_tune.recurrences.cache.kernels"
 
 
 class CachedWindowPass(WindowPass):
@@ -52,14 +50,12 @@ class CachedWindowPass(WindowPass):
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
-        is_quantised, next_filled_B = cached.bits != AS_READ, (filled_B + count).clamp(max=cached.rows)
-        dtype = rows_BSMC.dtype if is_quantised else product_dtype(some)
+        next_filled_B = (filled_B + count).clamp(max=cached.rows)
+        dtype = product_dtype(some) if cached.bits == AS_READ else rows_BSMC.dtype
         if cached.keep != "recent":
             return self._best(rows_BSMC, filled_B, own, count, dtype), next_filled_B
-        if self.fused and not is_quantised:  # the kernel copies numbers
-            places = None if cached.places is None else (cached.places, self.moved_B)
-            given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
-            return load_kernels(_KERNELS).keep_rows(*given), next_filled_B
+        if self.fused:
+            return self._copied(rows_BSMC, filled_B, own, count, dtype, None), next_filled_B
         own_BM, earlier_BM = recent(filled_B, count, cached.rows, cached.sinks)
         is_own_BM1, batch_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
         own_BM = own_BM.clamp(0, max(0, count - 1))
@@ -76,34 +72,53 @@ class CachedWindowPass(WindowPass):
         dtype: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
         """The rows with the best scores, of the filled ones and the window's first `count`."""
-        cached, next_BSMC = self._cached, torch.empty_like(rows_BSMC, dtype=dtype)
+        cached = self._cached
         batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
         own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
 
         def new(site: int) -> torch.Tensor:
             return self._rows(site, own[site], batch_B1, own_BT)
 
-        def candidates(site: int) -> torch.Tensor:
-            return torch.cat([cached.numbers(rows_BSMC[:, site]), new(site)], dim=1)
+        def differences(site: int) -> torch.Tensor:
+            if self.fused:
+                places = None if cached.places is None else (cached.places[site], self.moved_B)
+                given = rows_BSMC[:, site], filled_B, own[site][0], count, places, cached.bits
+                made: torch.Tensor = load_kernels(KERNELS).key_differences(*given)
+                return made
+            candidates_BNC = torch.cat([cached.numbers(rows_BSMC[:, site]), new(site)], dim=1)
+            return key_difference(heads_of(candidates_BNC, cached.shape)[0], cached.rows - filled_B)
 
         # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice
         # rather than held.
-        scores = [self._score(site, layer, candidates, filled_B) for site, layer in enumerate(self._new)]
+        scores = [self._score(site, layer, differences) for site, layer in enumerate(self._new)]
         chosen_BXM = best(torch.cat(scores, dim=1), filled_B, cached.rows + count, cached.rows, cached.sinks)
-        for site, layer in enumerate(self._new):
-            self._chosen[layer] = chosen_BXM.unflatten(1, (len(own), -1))[:, site]
+        chosen_BSGM = chosen_BXM.unflatten(1, (len(own), -1))
+        self._chosen = dict(zip(self._new, chosen_BSGM.unbind(1), strict=True))
+        if self.fused:
+            return self._copied(rows_BSMC, filled_B, own, count, dtype, chosen_BSGM)
+        next_BSMC = torch.empty_like(rows_BSMC, dtype=dtype)
+        for site, chosen_BGM in enumerate(chosen_BSGM.unbind(1)):
             candidates_BNC = torch.cat([rows_BSMC[:, site], cached.stored(new(site))], dim=1)
-            next_BSMC[:, site] = taken(candidates_BNC, self._chosen[layer])
+            next_BSMC[:, site] = taken(candidates_BNC, chosen_BGM)
         return next_BSMC
 
-    def _score(
-        self, site: int, layer: int, candidates: Callable[[int], torch.Tensor], filled_B: torch.Tensor
-    ) -> torch.Tensor:
+    def _copied(
+        self, rows_BSMC: torch.Tensor, filled_B: torch.Tensor, own: list[tuple[torch.Tensor, ...]], count: int,
+        dtype: torch.dtype, chosen_BSGM: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The next rows, by a kernel for each layer: those that were chosen, or the last of all."""
+        cached = self._cached
+        places = None if cached.places is None else (cached.places, self.moved_B)
+        given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype, cached.bits, chosen_BSGM
+        made: torch.Tensor = load_kernels(KERNELS).keep_rows(*given)
+        return made
+
+    def _score(self, site: int, layer: int, differences: Callable[[int], torch.Tensor]) -> torch.Tensor:
         """Score of a layer's candidates, [B, G, N]."""
         cached = self._cached
         match cached.keep:
             case "keydiff":
-                return key_difference(heads_of(candidates(site), cached.shape)[0], cached.rows - filled_B)
+                return differences(site)
             case "tova":
                 return last_attention(self._attention(layer))
             case _:
@@ -124,7 +139,8 @@ class CachedWindowPass(WindowPass):
             index_BSGN = others(torch.stack([self._chosen[layer] for layer in layers], dim=1), cached.rows + count)
         if len(sites) < rows_BSMC.shape[1]:  # one by one: a list as an index would be copied to a GPU
             rows_BSMC = torch.stack([rows_BSMC[:, site] for site in sites], dim=1)
-        keys, values = taken_apart(cached.numbers(rows_BSMC), self._own(layers, count), index_BSGN)
+        numbers_BSMC = cached.numbers(rows_BSMC.flatten(1, 2), self.fused).unflatten(1, (len(sites), -1))
+        keys, values = taken_apart(numbers_BSMC, self._own(layers, count), index_BSGN)
         return Rows(keys, values, index_BSGN >= (cached.rows - filled_B.long()).view(-1, 1, 1, 1))
 
     def _own(self, layers: list[int], count: int) -> list[torch.Tensor]:
@@ -185,4 +201,4 @@ class CachedWindowPass(WindowPass):
         """The rows [B, M, C] of a layer."""
         if self._rows_BSMC is None or layer not in self._cached.sites:
             return None
-        return self._cached.numbers(self._rows_BSMC[:, self._cached.sites.index(layer)])
+        return self._cached.numbers(self._rows_BSMC[:, self._cached.sites.index(layer)], self.fused)

@@ -1,4 +1,4 @@
-"""Fused Triton kernels of the key-value cache: copying the rows that are kept, and gated attention to them.
+"""Fused Triton kernels of the key-value cache: gated attention to rows.
 
 No gradient goes back to rows, so the backward pass is one over queries. A scale of keys can be seen as one of queries,
 and a scale of values as one of attention's output, so the kernel that makes a query's gradient makes theirs too.
@@ -21,69 +21,6 @@ from recur_tune.ops.triton.jit import kernel, tl, triton
 _ROWS, _KEYS = 64, 64  # queries and cached rows of a block
 _EXACT = tl.constexpr("tf32x3")  # for steps in single precision
 _NOTHING = tl.constexpr(-1e30)  # logit of a masked row
-_TALL, _WIDE = 8, 256  # block of copied rows
-
-
-def keep_rows(
-    rows_BSMC: torch.Tensor,
-    filled_B: torch.Tensor,
-    own: list[tuple[torch.Tensor, ...]],
-    count: int,
-    sinks: int,
-    places: tuple[torch.Tensor, torch.Tensor | None] | None,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """The cache's next rows: of its filled rows and the window's first `count`, the document's first `sinks` rows and
-    the last of all.
-
-    A site's own rows are keys and values [B, G, T, D]. `places` [S, P, C] is subtracted from them; its second tensor is
-    the place of each batch row's first position, None: 0.
-    """
-    batch_size, _, kept, columns = rows_BSMC.shape
-    rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
-    places_SPC, moved_B = (None, None) if places is None else places
-    for site, (k, v) in enumerate(own):
-        k, v = (one if one.stride(-1) == 1 else one.contiguous() for one in (k, v))
-        _keep[(batch_size, triton.cdiv(kept, _TALL), triton.cdiv(columns, _WIDE))](
-            rows_BSMC[:, site], next_BSMC[:, site], rows_BSMC.stride(0), filled_B, k, *k.stride()[:3],
-            v, *v.stride()[:3], rows_BSMC if places_SPC is None else places_SPC[site],
-            filled_B if moved_B is None else moved_B, count, sinks, kept, columns, k.shape[-1],
-            HAS_PLACES=places_SPC is not None, HAS_MOVED=moved_B is not None, TALL=_TALL, WIDE=_WIDE,
-        )  # fmt: skip
-    return next_BSMC
-
-
-@kernel
-def _keep(
-    rows_at, next_at, rows_batch, filled_at, k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row, places_at,
-    moved_at, count, sinks, kept, columns, size,
-    HAS_PLACES: tl.constexpr, HAS_MOVED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    batch, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
-    column, values = tl.program_id(2) * WIDE + tl.arange(0, WIDE), columns // 2
-    filled = tl.load(filled_at + batch).to(tl.int32)
-    # The source of each row: its number among the filled rows and then the window's own.
-    number = row - tl.maximum(kept - filled - count, 0)
-    number += tl.where(number >= sinks, tl.maximum(filled + count - kept, 0), 0)
-    own = number - filled  # as positions of the window
-    earlier = tl.minimum(tl.maximum(own + kept, 0), kept - 1)
-    inside, is_own = (row < kept)[:, None] & (column < columns)[None, :], (own >= 0)[:, None]
-    at = batch * rows_batch + earlier[:, None] * columns + column[None, :]
-    value = tl.load(rows_at + at, mask=inside & (own < 0)[:, None], other=0.0).to(tl.float32)
-    of_value = column >= values
-    channel = tl.where(of_value, column - values, column)
-    head, channel = (channel // size)[None, :], (channel % size)[None, :]
-    own = own.to(tl.int64)[:, None]
-    at = batch * k_batch + head * k_head + own * k_row + channel
-    value += tl.load(k_at + at, mask=inside & is_own & (of_value == 0)[None, :], other=0.0).to(tl.float32)
-    at = batch * v_batch + head * v_head + own * v_row + channel
-    value += tl.load(v_at + at, mask=inside & is_own & of_value[None, :], other=0.0).to(tl.float32)
-    if HAS_PLACES:
-        if HAS_MOVED:
-            own += tl.load(moved_at + batch)
-        place = places_at + own * columns + column[None, :]
-        value -= tl.load(place, mask=inside & is_own, other=0.0).to(tl.float32)
-    tl.store(next_at + batch * rows_batch + row[:, None] * columns + column[None, :], value, mask=inside)
 
 
 def attend_cached(

@@ -15,7 +15,9 @@ from recur_tune.ops.matmul import product_dtype
 from recur_tune.recurrences.cache.measure import PlaceMeasure
 from recur_tune.recurrences.cache.quantised import dequantised, quantised
 from recur_tune.recurrences.cache.row_size import AS_READ, row_columns
-from recur_tune.recurrences.seam import CLOSED_GATE, Recurrence, State, layers_at
+from recur_tune.recurrences.seam import CLOSED_GATE, Recurrence, State, layers_at, load_kernels
+
+KERNELS = "recur_tune.recurrences.cache.row_kernels"
 
 
 class CacheWeights(Recurrence):
@@ -73,9 +75,12 @@ class CacheWeights(Recurrence):
         """Rows as the state has them: as they are, or quantised."""
         return rows_C if self.bits == AS_READ else quantised(rows_C, self.shape.head_size, self.bits)
 
-    def numbers(self, stored_C: torch.Tensor) -> torch.Tensor:
-        """Rows of the state as numbers."""
+    def numbers(self, stored_BMC: torch.Tensor, fused: bool = False) -> torch.Tensor:
+        """Rows of the state as numbers, by a kernel or by operations."""
         if self.bits == AS_READ:
-            return stored_C
-        like = next(self.parameters())
-        return dequantised(stored_C, self.shape.head_size, self.bits, product_dtype(like))
+            return stored_BMC
+        given = stored_BMC, self.shape.head_size, self.bits, product_dtype(next(self.parameters()))
+        if fused:
+            made: torch.Tensor = load_kernels(KERNELS).dequantised(*given)
+            return made
+        return dequantised(*given)
