@@ -6,7 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class EagerMode(TorchDispatchMode):
-    """A mode under which nothing is compiled: to skip torch's compiler takes longer than many an operation."""
+    """A dispatch mode without torch's guard against Dynamo, which takes longer than many an operation; for code that is
+    never compiled."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

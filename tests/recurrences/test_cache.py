@@ -77,11 +77,10 @@ def naive_window(
             for g in range(naive.groups):
                 candidates = rows[g] + list(pairs[:stride, :, g])
                 of_group = [received[head] for head in range(naive.heads) if naive.group(head) == g]
-                scores = naive_scores(spec, candidates, of_group, list(received), len(rows[g]))
+                stored = [*rows[g], *(rounded(pair, spec.cache_bits) for pair in candidates[len(rows[g]) :])]
+                scores = naive_scores(spec, stored, of_group, list(received), len(rows[g]))
                 stays = staying(spec, scores)
-                kept[number][g] = [
-                    candidates[at] if at < len(rows[g]) else rounded(candidates[at], spec.cache_bits) for at in stays
-                ]
+                kept[number][g] = [stored[at] for at in stays]
                 if overflow is not None:
                     overflow.write(number, g, [one for at, one in enumerate(candidates) if at not in stays])
         if overflow is not None:

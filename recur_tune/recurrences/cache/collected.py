@@ -58,12 +58,17 @@ class CachedWindowPass(WindowPass):
             return self._copied(rows_BSMC, filled_B, own, count, dtype, None), next_filled_B
         own_BM, earlier_BM = recent(filled_B, count, cached.rows, cached.sinks)
         is_own_BM1, batch_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
-        own_BM = own_BM.clamp(0, max(0, count - 1))
+        own_BM, own_BT = (
+            own_BM.clamp(0, max(0, count - 1)),
+            torch.arange(count, device=some.device).expand(len(some), -1),
+        )
         next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
         for site, gathered in enumerate(own):
             earlier_BMC = rows_BSMC[batch_B1, site, earlier_BM]
-            own_BMC = cached.stored(self._rows(site, gathered, batch_B1, own_BM))
-            next_BSMC[:, site] = torch.where(is_own_BM1, own_BMC, earlier_BMC)
+            if count:
+                own_BTC = cached.stored(self._rows(site, gathered, batch_B1, own_BT))
+                earlier_BMC = torch.where(is_own_BM1, own_BTC[batch_B1, own_BM], earlier_BMC)
+            next_BSMC[:, site] = earlier_BMC
         return next_BSMC, next_filled_B
 
     @torch.no_grad()
@@ -85,7 +90,8 @@ class CachedWindowPass(WindowPass):
                 given = rows_BSMC[:, site], filled_B, own[site][0], count, places, cached.bits
                 made: torch.Tensor = load_kernels(KERNELS).key_differences(*given)
                 return made
-            candidates_BNC = torch.cat([cached.numbers(rows_BSMC[:, site]), new(site)], dim=1)
+            # As they are stored, the new ones too: a key's codes must not make it differ from its equal.
+            candidates_BNC = cached.numbers(torch.cat([rows_BSMC[:, site], cached.stored(new(site))], dim=1))
             return key_difference(heads_of(candidates_BNC, cached.shape)[0], cached.rows - filled_B)
 
         # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice

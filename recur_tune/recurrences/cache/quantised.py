@@ -1,5 +1,6 @@
-"""Quantised rows: a head's key or value in codes of 8 or 4 bits, and groups that share a least number and a step, as
-KIVI (arXiv:2402.02750) quantises values.
+"""Asymmetric quantisation of rows by groups: a head's key or value in codes of 8 or 4 bits, and groups of numbers that
+share a zero point, their least number, and a scale, the step. KIVI (arXiv:2402.02750) quantises values so; its keys
+have groups of positions for each channel, and here they are quantised like values.
 
 A row is bytes: of every head first the codes, two of 4 bits in a byte, then its groups' least numbers and steps in
 bfloat16. A row that stays is copied as it is, so no error adds up, however long it stays.
@@ -43,4 +44,4 @@ def dequantised(rows_P: torch.Tensor, head_size: int, bits: int, dtype: torch.dt
     )
     low_XN1, step_XN1 = scale_XN2.split(1, dim=-1)
     code_XNS = code_XD.unflatten(-1, (-1, group_size(head_size))).to(scale_XN2.dtype)
-    return torch.addcmul(low_XN1, code_XNS, step_XN1).to(dtype).flatten(-3)
+    return code_XNS.mul_(step_XN1).add_(low_XN1).to(dtype).flatten(-3)

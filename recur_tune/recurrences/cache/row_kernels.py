@@ -146,10 +146,17 @@ def _directions(
     SIZE: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Keys of candidates, each of length 1."""
-    at = rows_at + number * 2 * heads * WIDTH
+    at = rows_at + number.to(tl.int64) * 2 * heads * WIDTH
     key = _numbers(at, number < kept, BITS, SIZE, SPAN, GROUPS, BLOCK)
     is_own = (number >= kept) & (number < candidates)
-    key += _own(k_at, k_row, places_at, number - kept, is_own, 2 * heads * SIZE, HAS_PLACES, SIZE, SPAN, GROUPS, BLOCK)
+    own = _own(k_at, k_row, places_at, number - kept, is_own, 2 * heads * SIZE, HAS_PLACES, SIZE, SPAN, GROUPS, BLOCK)
+    if BITS == 16:
+        key += own
+    else:  # as it is stored: a key's codes must not make it differ from its equal
+        code, scales = _quantised(own, BITS, SPAN, BLOCK)
+        low, step = _low_and_step(scales)
+        _, there = _channels(SIZE, SPAN, GROUPS, BLOCK)
+        key += tl.where(there & is_own, low + code.to(tl.float32) * step, 0.0)
     length = tl.sqrt(tl.sum(tl.sum(key * key, 2), 1))[:, None, None]
     return key / tl.maximum(length, _SHORTEST)
 
@@ -182,8 +189,8 @@ def _keep(
         value = _own(k_at, k_row, places_at, own, is_own & inside, columns, HAS_PLACES, SIZE, SPAN, GROUPS, BLOCK)
     else:
         value = _own(v_at, v_row, places_at, own, is_own & inside, columns, HAS_PLACES, SIZE, SPAN, GROUPS, BLOCK)
-    from_at = rows_at + batch * rows_batch + (number * 2 * heads + part) * WIDTH
-    to_at = next_at + batch * rows_batch + (row[:, None, None] * 2 * heads + part) * WIDTH
+    from_at = rows_at + batch * rows_batch + (number.to(tl.int64) * 2 * heads + part) * WIDTH
+    to_at = next_at + batch * rows_batch + (row[:, None, None].to(tl.int64) * 2 * heads + part) * WIDTH
     if BITS == 16:
         channel, there = _channels(SIZE, SPAN, GROUPS, BLOCK)
         _copy(from_at + channel, to_at + channel, value, is_own, there & inside)
@@ -214,7 +221,7 @@ def _dequantise(
 ):  # fmt: skip
     batch, part = tl.program_id(0).to(tl.int64), tl.program_id(2)
     row = (tl.program_id(1) * TALL + tl.arange(0, TALL))[:, None, None]
-    at = rows_at + batch * rows_batch + (row * parts + part) * WIDTH
+    at = rows_at + batch * rows_batch + (row.to(tl.int64) * parts + part) * WIDTH
     value = _numbers(at, row < rows, BITS, SIZE, SPAN, GROUPS, BLOCK)
     channel, there = _channels(SIZE, SPAN, GROUPS, BLOCK)
     at = numbers_at + ((batch * rows + row) * parts + part) * SIZE + channel
@@ -274,7 +281,7 @@ def _numbers(
             scales = tl.load(at, mask=there_scales, other=0).to(tl.uint32)
             for byte in tl.static_range(1, 4):
                 scales |= tl.load(at + byte, mask=there_scales, other=0).to(tl.uint32) << (8 * byte)
-        low, step = (scales << 16).to(tl.float32, bitcast=True), ((scales >> 16) << 16).to(tl.float32, bitcast=True)
+        low, step = _low_and_step(scales)
         value = tl.where(there, low + code.to(tl.float32) * step, 0.0)
     return value
 
@@ -291,6 +298,12 @@ def _quantised(value, BITS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexp
     code = tl.minimum(tl.maximum(code, 0.0), top) + _WHOLE - _WHOLE
     scales = (low.to(tl.uint32, bitcast=True) >> 16) | step.to(tl.uint32, bitcast=True)
     return code.to(tl.int32), scales
+
+
+@triton.jit
+def _low_and_step(scales):
+    """A group's least number and step, which are 32 bits side by side."""
+    return (scales << 16).to(tl.float32, bitcast=True), ((scales >> 16) << 16).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from typing import Final
 
 AS_READ: Final = 16  # bits; stands for the precision of reading, whichever that is
 _GROUP = 32  # numbers of a quantised row that share a step
-_SCALE_BYTES = 4  # a group's least number and its step
+_SCALE_BYTES = 4  # a group's zero point and scale
 
 
 def row_columns(head_size: int, groups: int, bits: int) -> int:

@@ -112,9 +112,9 @@ class GatedDelta(Overflow):
         log_alpha_BSGN, beta_BSGN = -F.softplus(logit_BSGN2[..., 0]), logit_BSGN2[..., 1].sigmoid()
         if is_row_BSGN is not None:
             log_alpha_BSGN, beta_BSGN = log_alpha_BSGN * is_row_BSGN, beta_BSGN * is_row_BSGN
-        rule = (
-            load_kernels(_WRITE_KERNELS).written if fused and size <= load_kernels(_WRITE_KERNELS).WIDEST else written
-        )
+        rule = written
+        if fused and size <= (kernels := load_kernels(_WRITE_KERNELS)).WIDEST:
+            rule = kernels.written
         left_XDD = rule(
             None if memory_BSGDD is None else single(memory_BSGDD).flatten(0, 2),
             k_BSGND.flatten(0, 2), v_BSGND.flatten(0, 2), beta_BSGN.flatten(0, 2),

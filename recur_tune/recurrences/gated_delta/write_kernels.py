@@ -2,8 +2,8 @@
 
 The equations are those of `rule.py`. A program has one matrix and goes over its chunks one after the other; in the
 backward pass from the last one back, where it makes a chunk's corrections again from the matrix that the chunk began
-with. So a chunk's triangular systems are never stored. They are solved by substitution: keys of a text are alike, and
-then an inverse by products of powers cancels.
+with. So a chunk's triangular systems are never stored. They are solved by forward substitution: keys of a text are
+alike, and then a Neumann series cancels.
 
 Shape suffixes: X matrices, N positions, C chunks, D head size.
 """
@@ -91,7 +91,7 @@ def _write_chunks(
         log_gamma, end = tl.cumsum(log_alpha, 0), tl.sum(log_alpha, 0)
         error = v - tl.exp(log_gamma)[:, None] * tl.dot(k, state, input_precision=_EXACT)
         system = beta[:, None] * _shared(k, log_gamma, row)
-        correction = _solved(system, beta[:, None] * error, row, ROWS)
+        correction = _solved(system, beta[:, None] * error, row, chunk)
         fading = tl.exp(end - log_gamma)[:, None]
         state = tl.exp(end) * state + tl.dot(tl.trans(k), fading * correction, input_precision=_EXACT)
     tl.store(left_at + matrix * size * size + at, state, mask=there)
@@ -117,10 +117,10 @@ def _write_chunks_backward(
         known = gamma * tl.dot(k, state, input_precision=_EXACT)
         shared = _shared(k, log_gamma, row)
         system = beta[:, None] * shared
-        correction = _solved(system, beta[:, None] * (v - known), row, ROWS)
+        correction = _solved(system, beta[:, None] * (v - known), row, chunk)
         grad_correction = tl.exp(end - log_gamma)[:, None] * tl.dot(k, grad, input_precision=_EXACT)
         faded = tl.sum(grad_correction * correction, 1)
-        grad_right = _solved_transposed(system, grad_correction, row, ROWS)
+        grad_right = _solved_transposed(system, grad_correction, row, chunk)
         grad_shared = -tl.dot(grad_right, tl.trans(correction), input_precision=_EXACT) * shared
         grad_beta = tl.sum(grad_right * (v - known), 1) + tl.sum(grad_shared, 1)
         grad_system, grad_error = beta[:, None] * grad_shared, beta[:, None] * grad_right
@@ -164,9 +164,9 @@ def _shared(k, log_gamma, row):
 
 
 @triton.jit
-def _solved(system, right, row, ROWS: tl.constexpr):
-    """X with (1 + A) X = R, where A is strictly lower: each row's X is known when its turn comes."""
-    for turn in range(0, ROWS):
+def _solved(system, right, row, chunk):
+    """Forward substitution: X with (1 + A) X = R, where A is strictly lower. A row's X is known when its turn comes."""
+    for turn in range(0, chunk):
         of_turn = row == turn
         known = tl.sum(tl.where(of_turn[:, None], right, 0.0), 0)
         right -= tl.sum(tl.where(of_turn[None, :], system, 0.0), 1)[:, None] * known[None, :]
@@ -174,10 +174,10 @@ def _solved(system, right, row, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _solved_transposed(system, right, row, ROWS: tl.constexpr):
-    """X with (1 + A)ᵀ X = R, from the last row back."""
-    for behind in range(0, ROWS):
-        of_turn = row == ROWS - 1 - behind
+def _solved_transposed(system, right, row, chunk):
+    """Back substitution: X with (1 + A)ᵀ X = R, from the last row back."""
+    for behind in range(0, chunk):
+        of_turn = row == chunk - 1 - behind
         known = tl.sum(tl.where(of_turn[:, None], right, 0.0), 0)
         right -= tl.sum(tl.where(of_turn[:, None], system, 0.0), 0)[:, None] * known[None, :]
     return right
