@@ -126,21 +126,32 @@ def cancel(number: int) -> None:
 
 
 def requeue(number: int) -> bool:
-    """Requeue a job; False where the site does not allow it."""
-    return _run("scontrol", "requeue", str(number)).returncode == 0
+    """Requeue a job; False where the site does not allow it.
+
+    A requeue ends the job's processes. scontrol may be one of them, and end by SLURM's signal before it has heard the
+    answer; or the answer comes too late for it. Another job must not be submitted then: there would be two.
+    """
+    before = _restarts(number)
+    return _run("scontrol", "requeue", str(number)).returncode <= 0 or _restarts(number) != before
+
+
+def _restarts(number: int) -> str:
+    return _described(number, "Restarts")["Restarts"]
 
 
 def nodes_without_script(number: int) -> list[str]:
     """The nodes left of a job that lost the node of its script; empty for any other job."""
-    told = _ask("scontrol", "show", "job", "--oneliner", str(number))
-    found = {
-        name: match[1] if (match := re.search(rf"\s{name}=(\S+)", told)) else ""
-        for name in ("JobState", "BatchFlag", "BatchHost", "NodeList")
-    }
+    found = _described(number, "JobState", "BatchFlag", "BatchHost", "NodeList")
     if (found["JobState"], found["BatchFlag"]) != ("RUNNING", "1"):
         return []
     left = host_names(found["NodeList"])
     return [] if found["BatchHost"] in left else left
+
+
+def _described(number: int, *names: str) -> dict[str, str]:
+    """What scontrol says of a job by these names; empty where it says nothing."""
+    told = _ask("scontrol", "show", "job", "--oneliner", str(number))
+    return {name: match[1] if (match := re.search(rf"\s{name}=(\S+)", told)) else "" for name in names}
 
 
 def host_names(nodes: str) -> list[str]:

@@ -13,7 +13,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import Profile
-from recur_tune.sites.slurm.requeue import requeue_if_first_node_died
+from recur_tune.sites.slurm.requeue import requeue_if_first_node_died, requeue_or_resubmit
 from tests.cli.books import make_books
 
 WHOLE, HEADLESS = "n1,n2", "n2"  # the nodes of the job
@@ -43,6 +43,14 @@ class Cluster:
         requeue_if_first_node_died(self.folder, 7, "n2", self._address, told_to_leave)
         return "requeue" in (self._path / "asked").read_text()
 
+    def requeue_or_resubmit(self, does: str) -> str:
+        """Which of the two it came to, where `scontrol requeue` does this."""
+        (self._path / "requeue").write_text(does.format(restarts=self._path / "restarts"))
+        requeued = requeue_or_resubmit(self.folder, 7, may_requeue=True)
+        submitted = 8 in self.folder.jobs("search")
+        assert requeued is not submitted
+        return "requeued" if requeued else "submitted"
+
     def _become(self, nodes: str, up: bool) -> None:
         (self._path / "nodes").write_text(nodes)
         if not up:
@@ -54,14 +62,19 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     program = tmp_path / "bin" / "scontrol"
     program.parent.mkdir()
     program.write_text(f"""#!/bin/sh
-nodes=$(cat {tmp_path}/nodes)
+nodes=$(cat {tmp_path}/nodes) restarts=$(cat {tmp_path}/restarts)
 case "$*" in
-  "show job"*) echo "JobId=7 JobState=RUNNING BatchFlag=1 NodeList=$nodes BatchHost=n1 " ;;
+  "show job"*) echo "JobId=7 JobState=RUNNING Restarts=$restarts BatchFlag=1 NodeList=$nodes BatchHost=n1 " ;;
   "show hostnames"*) echo "$3" | tr , '\\n' ;;
-  *) echo "$*" >> {tmp_path}/asked ;;
+  requeue*) echo "$*" >> {tmp_path}/asked; . {tmp_path}/requeue ;;
 esac
 """)
     program.chmod(0o755)
+    (tmp_path / "restarts").write_text("0")
+    (tmp_path / "requeue").write_text("")
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 8\n")
+    sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     make_books(tmp_path / "results")
     folder = SlurmFolder(SearchDirectory.open(tmp_path / "results", "books"))
@@ -95,3 +108,16 @@ def test_a_node_on_which_ray_did_not_start_says_so_at_once(cluster: Cluster) -> 
     """Its step ends, and the script reads why."""
     cluster.folder.note(7, "begun", nodes=["n1", "n2"])  # requeued, with the same number
     assert not cluster.is_requeued((WHOLE, UP), (HEADLESS, DOWN))
+
+
+@pytest.mark.parametrize(
+    "does, becomes",
+    {
+        "exit 0": "requeued",
+        "kill -TERM $$": "requeued",  # SLURM ends a requeued job's processes, scontrol before it has heard
+        "echo 1 > {restarts}; echo 'Socket timed out on send/recv operation' >&2; exit 1": "requeued",
+        "echo 'Requested operation is presently disabled' >&2; exit 1": "submitted",
+    }.items(),
+)
+def test_a_requeued_job_has_no_successor(cluster: Cluster, does: str, becomes: str) -> None:
+    assert cluster.requeue_or_resubmit(does) == becomes
