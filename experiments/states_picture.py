@@ -47,7 +47,7 @@ def main() -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     for loss, look in _looks("grey").items():
-        axes.plot([], [], linestyle="", marker="x" if loss == LOSSES[2] else "o", label=_IN_WORDS[loss], **look)
+        axes.plot([], [], label=_IN_WORDS[loss], **look)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.3)
@@ -60,13 +60,13 @@ def draw(axes: Any, row: int, runs: dict[str, list[Result]], form: str, highest:
     shown = {loss: mean(of_loss) for loss, of_loss in runs.items() if mean(of_loss) <= highest}
     axes.plot(list(shown.values()), [row] * len(shown), color=colour, alpha=0.25, zorder=1)
     for loss, value in shown.items():
-        axes.plot(value, row, "x" if loss == LOSSES[2] else "o", **_looks(colour)[loss])
+        axes.plot(value, row, **_looks(colour)[loss])
 
 
 def _looks(colour: str) -> dict[str, dict[str, Any]]:
-    return dict(
-        zip(LOSSES, ({"color": colour, "markerfacecolor": "none"}, {"color": colour}, {"color": colour}), strict=True)
-    )
+    """Of each loss, how its mark is drawn."""
+    full = {"color": colour, "marker": "o", "linestyle": ""}
+    return dict(zip(LOSSES, (full | {"markerfacecolor": "none"}, full, full | {"marker": "x"}), strict=True))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def _counted(shape: str, window: int) -> Counted:
     made = first_left - first
     model.recurrence = None
     work = Work(made, used=later - flops(None, False), carried=later_left - later - made)
-    return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
+    return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state) if leaf.is_floating_point()))
 
 
 def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> int:

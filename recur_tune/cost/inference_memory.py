@@ -35,14 +35,13 @@ def state_bytes(config: TrialConfig, shape: Shape, state_floats: int) -> int:
     """Bytes of a state: in single precision, but for the parts that keep activations as they are, and for quantised
     numbers."""
     spec, parts = config.recurrence_spec, () if config.mechanism is None else config.mechanism.parts
-    kept = [part for part in parts if part.kept_as_read]
+    kept = [part.state_floats for part in parts if part.kept_as_read]
     if len(kept) == len(parts):
         as_read = state_floats
     else:
-        as_read = sum(part.state_floats(spec, shape) for part in kept if part.state_floats is not None)
-    quantised, of_kept = (sum(part.quantised_bytes(spec, shape) for part in some) for some in (parts, kept))
-    single = state_floats - as_read - (quantised - of_kept)
-    return (as_read - of_kept) * _number(config) + single * _SINGLE + quantised
+        as_read = sum(floats(spec, shape) for floats in kept if floats is not None)
+    quantised = sum(part.quantised_bytes(spec, shape) for part in parts)
+    return as_read * _number(config) + (state_floats - as_read) * _SINGLE + quantised
 
 
 def _number(config: TrialConfig) -> int:

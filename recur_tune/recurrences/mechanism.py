@@ -82,8 +82,8 @@ class Mechanism:
         aliases: Other names for it.
         flops: Forward FLOPs that it adds to a window, attention counted over visible positions; None: torch counts.
         work: The same as kernels compute it, for training; None: torch counts.
-        state_floats: Elements of the state's tensors, for one batch row; None: they are counted.
-        quantised_bytes: How many of these elements are bytes of quantised numbers.
+        state_floats: Numbers in the state of one batch row, without quantised ones; None: they are counted.
+        quantised_bytes: Bytes of quantised numbers in it.
         held: What a stream holds beside the key-value cache of a window's own tokens; None: the state alone.
         from_the_start: Whether a document's first window has a state too, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before; its module says the same.

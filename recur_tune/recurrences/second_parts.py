@@ -137,6 +137,5 @@ def _of_part(part: Mechanism, spec: Any, shape: Shape, windowing: Windowing) -> 
     if part.held is not None:
         return part.held(spec, shape, windowing)
     assert part.state_floats is not None
-    quantised = part.quantised_bytes(spec, shape)
-    floats = part.state_floats(spec, shape) - quantised
+    floats, quantised = part.state_floats(spec, shape), part.quantised_bytes(spec, shape)
     return Held(floats, 0, quantised) if part.kept_as_read else Held(0, floats, quantised)

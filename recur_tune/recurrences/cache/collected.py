@@ -7,8 +7,6 @@ sites.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from recur_tune.ops.matmul import product_dtype
@@ -58,10 +56,7 @@ class CachedWindowPass(WindowPass):
             return self._copied(rows_BSMC, filled_B, own, count, dtype, None), next_filled_B
         own_BM, earlier_BM = recent(filled_B, count, cached.rows, cached.sinks)
         is_own_BM1, batch_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
-        own_BM, own_BT = (
-            own_BM.clamp(0, max(0, count - 1)),
-            torch.arange(count, device=some.device).expand(len(some), -1),
-        )
+        own_BM, own_BT = own_BM.clamp(0, max(0, count - 1)), self._first(count)
         next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
         for site, gathered in enumerate(own):
             earlier_BMC = rows_BSMC[batch_B1, site, earlier_BM]
@@ -78,25 +73,31 @@ class CachedWindowPass(WindowPass):
     ) -> torch.Tensor:  # fmt: skip
         """The rows with the best scores, of the filled ones and the window's first `count`."""
         cached = self._cached
-        batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
-        own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
+        batch_B1, own_BT = torch.arange(len(filled_B), device=filled_B.device)[:, None], self._first(count)
 
-        def new(site: int) -> torch.Tensor:
-            return self._rows(site, own[site], batch_B1, own_BT)
+        def candidates(site: int) -> torch.Tensor:
+            """As they are stored, the new ones too: a key's codes must not make it differ from its equal."""
+            new_BTC = cached.stored(self._rows(site, own[site], batch_B1, own_BT))
+            return torch.cat([rows_BSMC[:, site], new_BTC], dim=1)
 
-        def differences(site: int) -> torch.Tensor:
-            if self.fused:
-                places = None if cached.places is None else (cached.places[site], self.moved_B)
-                given = rows_BSMC[:, site], filled_B, own[site][0], count, places, cached.bits
-                made: torch.Tensor = load_kernels(KERNELS).key_differences(*given)
-                return made
-            # As they are stored, the new ones too: a key's codes must not make it differ from its equal.
-            candidates_BNC = cached.numbers(torch.cat([rows_BSMC[:, site], cached.stored(new(site))], dim=1))
-            return key_difference(heads_of(candidates_BNC, cached.shape)[0], cached.rows - filled_B)
+        def score(site: int, layer: int) -> torch.Tensor:
+            match cached.keep:
+                case "keydiff" if self.fused:
+                    places = None if cached.places is None else (cached.places[site], self.moved_B)
+                    given = rows_BSMC[:, site], filled_B, own[site][0], count, places, cached.bits
+                    made: torch.Tensor = load_kernels(KERNELS).key_differences(*given)
+                    return made
+                case "keydiff":
+                    keys_BGND, _ = heads_of(cached.numbers(candidates(site)), cached.shape)
+                    return key_difference(keys_BGND, cached.rows - filled_B)
+                case "tova":
+                    return last_attention(self._attention(layer))
+                case _:
+                    return mean_attention(self._attention(layer), cached.rows)
 
         # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice
         # rather than held.
-        scores = [self._score(site, layer, differences) for site, layer in enumerate(self._new)]
+        scores = [score(site, layer) for site, layer in enumerate(self._new)]
         chosen_BXM = best(torch.cat(scores, dim=1), filled_B, cached.rows + count, cached.rows, cached.sinks)
         chosen_BSGM = chosen_BXM.unflatten(1, (len(own), -1))
         self._chosen = dict(zip(self._new, chosen_BSGM.unbind(1), strict=True))
@@ -104,8 +105,7 @@ class CachedWindowPass(WindowPass):
             return self._copied(rows_BSMC, filled_B, own, count, dtype, chosen_BSGM)
         next_BSMC = torch.empty_like(rows_BSMC, dtype=dtype)
         for site, chosen_BGM in enumerate(chosen_BSGM.unbind(1)):
-            candidates_BNC = torch.cat([rows_BSMC[:, site], cached.stored(new(site))], dim=1)
-            next_BSMC[:, site] = taken(candidates_BNC, chosen_BGM)
+            next_BSMC[:, site] = taken(candidates(site), chosen_BGM)
         return next_BSMC
 
     def _copied(
@@ -118,17 +118,6 @@ class CachedWindowPass(WindowPass):
         given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype, cached.bits, chosen_BSGM
         made: torch.Tensor = load_kernels(KERNELS).keep_rows(*given)
         return made
-
-    def _score(self, site: int, layer: int, differences: Callable[[int], torch.Tensor]) -> torch.Tensor:
-        """Score of a layer's candidates, [B, G, N]."""
-        cached = self._cached
-        match cached.keep:
-            case "keydiff":
-                return differences(site)
-            case "tova":
-                return last_attention(self._attention(layer))
-            case _:
-                return mean_attention(self._attention(layer), cached.rows)
 
     @torch.no_grad()
     def leaving(self, layers: list[int], overlap: int) -> Rows:
@@ -148,6 +137,11 @@ class CachedWindowPass(WindowPass):
         numbers_BSMC = cached.numbers(rows_BSMC.flatten(1, 2), self.fused).unflatten(1, (len(sites), -1))
         keys, values = taken_apart(numbers_BSMC, self._own(layers, count), index_BSGN)
         return Rows(keys, values, index_BSGN >= (cached.rows - filled_B.long()).view(-1, 1, 1, 1))
+
+    def _first(self, count: int) -> torch.Tensor:
+        """The window's first positions, for every batch row, [B, T]."""
+        some = next(iter(self._new.values()))[0]
+        return torch.arange(count, device=some.device).expand(len(some), -1)
 
     def _own(self, layers: list[int], count: int) -> list[torch.Tensor]:
         """Keys and values of the window's first positions as rows have them, each [B, S, G, T, D]."""

@@ -98,31 +98,31 @@ def _looks(shape: Shape, pairs: int) -> int:
 
 
 def _state_floats(spec: CacheSpec, shape: Shape) -> int:
-    """Keys and values, or their bytes, and how many rows there are."""
-    return _row_floats(spec, shape) + 1
-
-
-def _row_floats(spec: CacheSpec, shape: Shape) -> int:
-    columns = row_columns(shape.head_size, shape.key_value_heads, spec.cache_bits)
-    return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns
+    """Keys and values, unless they are quantised, and how many rows there are."""
+    return 1 + (_columns(spec, shape) if spec.cache_bits == AS_READ else 0)
 
 
 def _quantised_bytes(spec: CacheSpec, shape: Shape) -> int:
-    return 0 if spec.cache_bits == AS_READ else _row_floats(spec, shape)
+    return 0 if spec.cache_bits == AS_READ else _columns(spec, shape)
+
+
+def _columns(spec: CacheSpec, shape: Shape) -> int:
+    """Of all rows of all layers: numbers, or bytes where they are quantised."""
+    columns = row_columns(shape.head_size, shape.key_value_heads, spec.cache_bits)
+    return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns
 
 
 def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
     """The rows, and how many are filled: as it is carried, and as an index of eight bytes. Where attention decides, the
     last query ('tova'), or what every row and every position received ('h2o')."""
     layers, single = layer_count(spec.cache_layer, shape), 1 + 2
-    quantised = _quantised_bytes(spec, shape)
-    as_read = _row_floats(spec, shape) - quantised
+    as_read = _state_floats(spec, shape) - 1
     match spec.cache_keep:
         case "tova":
             as_read += layers * shape.heads * shape.head_size
         case "h2o":
             single += layers * shape.key_value_heads * (spec.cache_rows + windowing.size)
-    return Held(as_read, single, quantised)
+    return Held(as_read, single, _quantised_bytes(spec, shape))
 
 
 def _refused(spec: CacheSpec, shape: Shape, base: str) -> str | None:

@@ -33,22 +33,22 @@ def written(
     chunk: int,
 ) -> torch.Tensor:
     """The matrix after all positions; None: it was zero. Keys and values have no gradient."""
-    return _Written.apply(state_XDD, k_XND, v_XND, beta_XN, log_alpha_XN, chunk)
+    return _Written.apply(state_XDD, k_XND, v_XND, beta_XN, log_alpha_XN, chunk, torch.is_grad_enabled())
 
 
 class _Written(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, state: torch.Tensor | None, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
-        log_alpha: torch.Tensor, chunk: int,
+        log_alpha: torch.Tensor, chunk: int, keeps_begins: bool,
     ) -> torch.Tensor:  # fmt: skip
         k, v, beta, log_alpha = (one.contiguous() for one in (k, v, beta, log_alpha))
         state = None if state is None else state.contiguous()
-        (count, positions, size), chunks = k.shape, triton.cdiv(k.shape[1], chunk)
+        (count, positions, size), chunks = k.shape, triton.cdiv(k.shape[1], chunk) if keeps_begins else 0
         begins_XCDD, left_XDD = k.new_empty(count, chunks, size, size), k.new_empty(count, size, size)
         _write_chunks[(count,)](
             k if state is None else state, k, v, beta, log_alpha, begins_XCDD, left_XDD, positions, size, chunk,
-            HAS_STATE=state is not None, **_blocks(chunk, size),
+            HAS_STATE=state is not None, KEEPS_BEGINS=keeps_begins, **_blocks(chunk, size),
         )  # fmt: skip
         ctx.save_for_backward(k, v, beta, log_alpha, begins_XCDD)
         ctx.chunk, ctx.has_state = chunk, state is not None
@@ -64,7 +64,7 @@ class _Written(torch.autograd.Function):
             k, v, beta, log_alpha, begins_XCDD, grad_left, grad_state, grad_beta, grad_log_alpha, positions, size,
             ctx.chunk, **_blocks(ctx.chunk, size),
         )  # fmt: skip
-        return grad_state if ctx.has_state else None, None, None, grad_beta, grad_log_alpha, None
+        return grad_state if ctx.has_state else None, None, None, grad_beta, grad_log_alpha, None, None
 
 
 def _blocks(chunk: int, size: int) -> dict[str, int]:
@@ -75,7 +75,7 @@ def _blocks(chunk: int, size: int) -> dict[str, int]:
 @kernel
 def _write_chunks(
     state_at, k_at, v_at, beta_at, log_alpha_at, begins_at, left_at, positions, size, chunk,
-    HAS_STATE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_STATE: tl.constexpr, KEEPS_BEGINS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     matrix, row, column = tl.program_id(0).to(tl.int64), tl.arange(0, ROWS), tl.arange(0, BLOCK)
     at, there = _square(size, column)
@@ -84,7 +84,8 @@ def _write_chunks(
         state = tl.load(state_at + matrix * size * size + at, mask=there, other=0.0)
     chunks = tl.cdiv(positions, chunk)
     for number in range(0, chunks):
-        tl.store(begins_at + (matrix * chunks + number) * size * size + at, state, mask=there)
+        if KEEPS_BEGINS:
+            tl.store(begins_at + (matrix * chunks + number) * size * size + at, state, mask=there)
         _, k, v, beta, log_alpha = _rows(
             k_at, v_at, beta_at, log_alpha_at, matrix, number, positions, size, chunk, row, column
         )

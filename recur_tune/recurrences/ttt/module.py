@@ -7,9 +7,9 @@ positions back and two ahead, times a matrix P. At the window's end
     ΔW ← a ΔW + η mean((conv(x) P)ᵀ h / |h|)
 
 and the next window's MLP has W + ΔW. This is one step of gradient descent on minus the product of targets and outputs,
-so nothing is differentiated twice. The convolution starts at zero, so an untrained state changes nothing. Units are of
-length 1 and their products are averaged: a pretrained model's units are in the thousands at some positions, and a sum
-of these is an MLP that has forgotten its own weights.
+so nothing is differentiated twice. The convolution starts at zero, so an untrained state changes nothing. Units are
+L2-normalised and their products are averaged: a pretrained model's units are in the thousands at some positions, and a
+sum of these is an MLP that has forgotten its own weights.
 
 Shape suffixes: B batch rows, T positions, S sites, K hidden size, F units, C taps of the convolution.
 """
@@ -22,13 +22,14 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
-from recur_tune.recurrences.seam import GATE_SPEED, Recurrence, State, WindowPass, every_nth, gate, single
+from recur_tune.recurrences.seam import GATE_SPEED, Recurrence, State, WindowPass, every_nth, gate
 
 _TAPS = 5
 _RATE = 0.3
 _KEEPS = 2.2 / GATE_SPEED  # at first a is 0.9
 _SMALL = 0.02  # standard deviation of P's diagonal
 _LEAST = 1e-6  # added to a mean square
+_SHORTEST = 1e-12  # length that is divided by
 
 
 class TestTimeTraining(Recurrence):
@@ -107,8 +108,11 @@ class TestTimeTrainingPass(WindowPass):
         learning, made = self._learning, []
         for site, [(x_BTK, unit_BTF)] in enumerate(self._parts.values()):
             stride = max(0, x_BTK.shape[1] - overlap)
-            unit_BTF = F.normalize(single(unit_BTF[:, :stride]), dim=-1).to(x_BTK.dtype)
-            made.append(learning.target(site, x_BTK, stride).mT @ unit_BTF / max(1, stride))
+            unit_BTF = unit_BTF[:, :stride]
+            length_BT1 = torch.linalg.vector_norm(unit_BTF, dim=-1, keepdim=True, dtype=learning.taps.dtype)
+            # Targets are divided in place of units, which are more numbers.
+            target_BTK = learning.target(site, x_BTK, stride) / (max(1, stride) * length_BT1.clamp(min=_SHORTEST))
+            made.append(target_BTK.to(unit_BTF.dtype).mT @ unit_BTF)
         learned_BSKF = _RATE * torch.stack(made, dim=1)
         if self._learned_BSKF is not None:
             keeps_S11 = gate(learning.decay_logits)[:, None, None]
