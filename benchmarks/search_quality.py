@@ -35,6 +35,13 @@ def main() -> None:
     add("--seeds", type=int, default=20)
     add("--workers", type=int, nargs="+", default=[1, 8], help="trials at a time")
     add("--trials", type=int, default=60, help="random search's, which fixes the tokens for all")
+    add(
+        "--longer",
+        type=float,
+        default=1.0,
+        metavar="TIMES",
+        help="replay to so many times the tokens, for the time that many workers need; shares stay those of the tokens",
+    )
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME", help="; ".join(METHODS))
     add("--skip-slow", action="store_true", help=f"leave out {' and '.join(SLOW)}")
     add("--processes", type=int, default=os.cpu_count())
@@ -59,11 +66,15 @@ def main() -> None:
     leave_out = {*absent, *(SLOW if arguments.skip_slow else ())}
     methods = [name for name in METHODS if name in arguments.methods and name not in leave_out]
     searches = [
-        (Search(place.task.name, method, workers, seed, arguments.trials), place)
+        (Search(place.task.name, method, workers, seed, arguments.trials, arguments.longer), place)
         for seed in range(arguments.seeds) for place in places for workers in arguments.workers for method in methods
     ]  # fmt: skip
     if arguments.replay_nothing:
-        replays = {one: found for one, found in read(arguments.results) if one.trials == arguments.trials}
+        replays = {
+            one: found
+            for one, found in read(arguments.results)
+            if (one.trials, one.longer) == (arguments.trials, arguments.longer)
+        }
     else:
         replays = run_all(searches, arguments.results, arguments.processes)
 

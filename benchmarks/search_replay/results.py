@@ -44,13 +44,14 @@ def _task(place: Place) -> Task:
 
 @dataclass(frozen=True)
 class Search:
-    """One search to replay; its budget is the tokens of so many full trials."""
+    """One search to replay; its budget is the tokens of so many full trials, and it may spend so many times that."""
 
     task: str
     method: str
     workers: int
     seed: int
     trials: int
+    longer: float = 1.0
 
 
 def tokens_of(task: Task, trials: int) -> int:
@@ -63,7 +64,7 @@ def run(search: Search, place: Place) -> dict[str, Any]:
     seconds."""
     task, began = place.task, time.process_time()
     method = METHODS[search.method](task, search.seed, search.trials)
-    finished = replay(task, method, search.workers, tokens_of(task, search.trials))
+    finished = replay(task, method, search.workers, tokens_of(task, search.trials) * search.longer)
     return line_of(search, finished, time.process_time() - began)
 
 
@@ -109,7 +110,7 @@ def read(file: Path) -> Iterator[tuple[Search, list[Finished]]]:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue
-        search = Search(**{name: row[name] for name in Search.__dataclass_fields__})
-        times = row.get("times", itertools.repeat(math.nan))  # a file of an earlier version has none
+        search = Search(**{name: row[name] for name in Search.__dataclass_fields__ if name in row})
+        times = row.get("times", itertools.repeat(math.nan))  # a file of an earlier version may lack some of this
         ends = zip(row["finished"], times, strict=False)
         yield search, [Finished(spent, tuple(values), at) for (spent, *values), at in ends]  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ def score_all(task: Task, replays: Replays) -> Scores:
     own = {search: finished for search, finished in replays.items() if search.task == task.name}
     fewest = min((search.workers for search in own), default=1)
     by_chance = [
-        volume_at(trajectory(task, finished), math.inf)
+        volume_at(trajectory(task, finished), tokens_of(task, search.trials))
         for search, finished in own.items() if search.method == RANDOM and search.workers == fewest
     ]  # fmt: skip
     goal = quartiles(by_chance)[1] if by_chance else math.inf

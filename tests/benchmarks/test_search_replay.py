@@ -22,6 +22,7 @@ from benchmarks.search_replay.moasha import MOASHA
 from benchmarks.search_replay.recorded import RecordedTable, points
 from benchmarks.search_replay.results import Search, read
 from benchmarks.search_replay.scores import found, quartiles, time_to, tokens_to, trajectory, volume_at
+from benchmarks.search_replay.tables import score_all
 from benchmarks.search_replay.task import History, Task, Verdict, cheap_third
 from recur_tune.common.parsing import read_yaml
 from recur_tune.config.trial import TrialConfig
@@ -134,6 +135,17 @@ def test_found_is_what_some_finished_trial_is_no_worse_than() -> None:
     assert found(task, finished, task.front) == 0.75
     assert cheap_third(task.front).tolist() == [[3.5, 0.4, 0.1], [3.0, 0.5, 2.0]]
     assert found(task, [], task.front) == 0
+
+
+def test_a_longer_replay_has_the_goal_and_the_shares_of_the_tokens() -> None:
+    task, tokens = Toy(1), 60.0 * Toy.longest
+    ends = [Finished(tokens / 2, (3.0, 3.0, 3.0), 1.0), Finished(1.5 * tokens, (2.0, 2.0, 2.0), 7.0)]
+    chance, slow = (Search("toy", method, 8, 0, 60, longer=2.0) for method in ("random", "ours"))
+    scored = score_all(task, {chance: ends, slow: ends[1:]})
+    assert scored[chance]["100%"] == scored[chance]["50%"] == 1 / 64
+    assert scored[chance]["to random's last"] == 0.5
+    assert (scored[slow]["100%"], scored[slow]["to random's last"]) == (0, 1.5)
+    assert scored[slow]["its time"] == 7.0 / (840 * 4)
 
 
 def test_quartiles_may_be_infinite() -> None:
