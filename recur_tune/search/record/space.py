@@ -240,7 +240,7 @@ class Space:
         made = set()
         for chosen in itertools.islice(_ends(list(self.parameters.items())), _MOST_CORNERS):
             fields = self._in_fields(chosen)
-            key = tuple(sorted(fields.items(), key=lambda item: item[0]))
+            key = frozenset(fields.items())
             if key not in made:
                 made.add(key)
                 yield fields
