@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a proc
 _JUDGED = bool(os.environ.get("RECUR_TUNE_REQUIRE_ALL"))
 _SLOW = [hypothesis.HealthCheck.too_slow]
 _FSYNC = os.fsync
+_OBJECTS = 50_000  # made since the last collection, before there is another; Python's own number is 700
 _BEFORE = pytest.StashKey[float]()  # seconds of the processor, when a test began
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=_JUDGED)
 hypothesis.settings.load_profile("tests")
@@ -80,12 +81,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is loaded meanwhile stays for good: garbage is not looked for, and all of it is left out of every later
-    collection, which then takes milliseconds instead of a fifth of a second."""
+    collection, which then takes milliseconds instead of a fifth of a second. Later ones are seldom: a test makes many
+    small objects and little garbage in circles."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
+        gc.set_threshold(_OBJECTS)
         gc.collect()
         gc.freeze()
 
@@ -125,10 +128,12 @@ def real_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _as_new() -> None:
     """Random numbers from their start, and the same kernels: where a processor has no bfloat16, torch turns oneDNN off
-    for the rest of a process after the first such product, and later tests would compute to other bits."""
+    for the rest of a process after the first such product, and later tests would compute to other bits.
+
+    `torch.manual_seed` would also note from where it is called, for a GPU, and that takes it milliseconds."""
     import torch
 
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     torch.backends.mkldnn.set_flags(True)
 
 

@@ -57,6 +57,8 @@ def warn_once(old: str, new: str, removed_in: str, mistaken: str = "") -> None:
 
 def with_current_names(fields: Mapping[str, Any], table: Mapping[str, Renamed]) -> dict[str, Any]:
     """Fields under their names of today, in their order; a field that has both names keeps what today's says."""
+    if table.keys().isdisjoint(fields):
+        return dict(fields)
     found: dict[str, Any] = {}
     for name, value in fields.items():
         if (change := table.get(name)) is None:

@@ -79,7 +79,8 @@ RENAMED = {
 
 @lru_cache(maxsize=4096, typed=True)
 def _spec(kind: type[BaseModel], *values: Any) -> BaseModel:
-    """A recurrence's fields, in the order of their declaration. A space has thousands of trials with the same."""
+    """A recurrence's or a task's fields, in the order of their declaration. A space has thousands of trials with the
+    same."""
     return kind(**dict(zip(kind.model_fields, values, strict=True)))
 
 
@@ -208,11 +209,12 @@ class TrialConfig(_Recurrent):
                 f"window: {self.window} tokens, {self.reserved} of them for the question, leave {max(room, 0)} for the "
                 f"text, and {self.overlap} of these are read again; choose a longer window or less of either."
             )
-        if self.mechanism and self.bptt_windows < 2:
+        is_plain = self.recurrence not in recurrences.MECHANISMS
+        if not is_plain and self.bptt_windows < 2:
             raise ValueError(
                 f"bptt_windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
             )
-        if self.trainable == "recurrence" and not self.mechanism:
+        if self.trainable == "recurrence" and is_plain:
             raise ValueError(
                 "trainable: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
             )
@@ -300,7 +302,7 @@ class TrialConfig(_Recurrent):
     def task_spec(self) -> BaseModel:
         """The task's own fields with this trial's values."""
         spec = self.task.spec
-        return spec(**{field: getattr(self, field) for field in spec.model_fields})
+        return _spec(spec, *(getattr(self, field) for field in spec.model_fields))
 
     @property
     def reserved(self) -> int:

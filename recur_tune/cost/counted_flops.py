@@ -1,8 +1,9 @@
-"""FLOPs without a closed form, counted by torch on meta or fake tensors: of a recurrence, of a step with a frozen
+"""FLOPs without a closed form, counted by torch on fake tensors: of a recurrence, of a step with a frozen
 body."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import NamedTuple
 
@@ -51,22 +52,27 @@ def _described(config: TrialConfig, base: PretrainedConfig) -> str:
 @cache
 def _counted(shape: str, window: int) -> Counted:
     """Only what changes the result is an argument, so that similar trials share it."""
-    with torch.device("meta"):
+    with torch.no_grad(), FakeTensors():
         model = described_model(shape).eval()
         tokens_BT = model.blank(1, 1, window)[0][0, :1]
-    state = model.read(tokens_BT).state
+        state = model.read(tokens_BT).state
 
-    def flops(state: State | None, leave_state: bool) -> int:
-        with FlopCounter() as counter:
-            model.read(tokens_BT, state, leave_state=leave_state)
-        return counter.flops
+        def flops(state: State | None, leave_state: bool) -> int:
+            with _as_products(), FlopCounter() as counter:
+                model.read(tokens_BT, state, leave_state=leave_state)
+            return counter.flops
 
-    first, first_left = (flops(None, leave_state) for leave_state in (False, True))
-    later, later_left = (flops(state, leave_state) for leave_state in (False, True))
-    made = first_left - first
-    model.recurrence = None
-    work = Work(made, used=later - flops(None, False), carried=later_left - later - made)
-    return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state) if leaf.is_floating_point()))
+        first, first_left = (flops(None, leave_state) for leave_state in (False, True))
+        later, later_left = (flops(state, leave_state) for leave_state in (False, True))
+        made = first_left - first
+        model.recurrence = None
+        work = Work(made, used=later - flops(None, False), carried=later_left - later - made)
+        return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state) if leaf.is_floating_point()))
+
+
+def _as_products() -> AbstractContextManager[None]:
+    """Attention as its products: where it is one operation, a CPU's is not counted by torch."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> int:
@@ -104,8 +110,7 @@ def _frozen_step(shape: str, window: int, windows: int, kept: int, trained: Trai
     with FakeTensors():
         model = described_model(shape)
         trained.apply(model)
-        # As products: of attention in one operation, a CPU's is not counted by torch.
-        with sdpa_kernel(SDPBackend.MATH), FlopCounter() as counter:
+        with _as_products(), FlopCounter() as counter:
             Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window, model=model))
     return counter.flops
 

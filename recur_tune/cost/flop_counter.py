@@ -6,7 +6,6 @@ and takes a fraction of the time.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,22 +23,26 @@ class FlopCounter(EagerMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _has_parts(func):
+        known = _KNOWN.get(id(func)) or _KNOWN.setdefault(id(func), (_has_parts(func), _formula(func)))
+        has_parts, formula = known
+        if has_parts:
             with self:
                 return func.decompose(*args, **kwargs)
         out = func(*args, **kwargs)
-        if (formula := _formula(func)) is not None:
+        if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         return out
 
 
-@cache
+# By an operation's id, since torch computes its hash in Python; operations stay for ever.
+_KNOWN: dict[int, tuple[bool, Any]] = {}
+
+
 def _formula(func: Any) -> Any:
     """An operation's formula; None where it has none."""
     return flop_registry.get(func.overloadpacket)
 
 
-@cache
 def _has_parts(func: Any) -> bool:
     """Whether an operation is made of others, which are counted in its place."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd)

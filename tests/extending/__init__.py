@@ -42,7 +42,7 @@ def install(page: str, folder: Path, **changed: str) -> dict[str, Any]:
 def python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A new Python, which finds the packages in this folder."""
     places = os.pathsep.join([str(folder), str(ROOT)])
-    env = {**os.environ, "PYTHONPATH": places, **environment}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places, **environment}
     env.pop(HOOK, None)  # the fork server has looked for packages before these were there
     return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from recur_tune.common.localhost import free_ports_from
 from recur_tune.tracking.mlflow.server import answering_server
+from tests import forked
+from tests.command import own_server
 from tests.database import empty_database
 from tests.ports import taken_port
 
@@ -30,13 +31,21 @@ def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return empty_database(tmp_path_factory.mktemp("server") / "mlflow.db").parent
 
 
+def _probed_too_early(wanted: int) -> Iterator[int]:
+    """The wanted port, though it is taken, and then free ones. The server that cannot have it is out of the fork
+    server, and need not load MLflow; of one that listens it is told whose child it is."""
+    with pytest.MonkeyPatch.context() as variables:
+        forked.start_from(own_server(), variables)
+        yield wanted
+    yield from free_ports_from(wanted)
+
+
 @pytest.fixture(scope="module")
 def server(server_folder: Path) -> Iterator[str]:
     """A server of its own process, on the next port: the wanted one was somebody's when MLflow came to it."""
     uri = f"sqlite:///{server_folder}/mlflow.db"
     with taken_port() as taken, pytest.MonkeyPatch.context() as patch:
-        probed_too_early = chain([taken], free_ports_from(taken))
-        patch.setattr("recur_tune.tracking.mlflow.server.free_ports_from", lambda wanted: probed_too_early)
+        patch.setattr("recur_tune.tracking.mlflow.server.free_ports_from", _probed_too_early)
         with answering_server(uri, taken, server_folder / "log") as (_, port):
             assert port > taken
             yield f"http://127.0.0.1:{port}"

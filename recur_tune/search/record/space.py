@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import optuna
 
 _MOST_CORNERS = 20_000  # to check in advance; a space may have more
+_MOST_SPACES = 4  # whose corners are remembered: a search's, and of those that it is compared with
+_CORNERS: dict[str, tuple[TrialConfig, ...]] = {}  # by what a space says, the eldest first
 RECURRENCE = "recurrence"  # the field whose values may have deprecated names
 
 
@@ -238,15 +240,21 @@ class Space:
         made = set()
         for chosen in itertools.islice(_ends(list(self.parameters.items())), _MOST_CORNERS):
             fields = self._in_fields(chosen)
-            key = tuple(sorted(fields.items(), key=lambda item: item[0]))
+            key = frozenset(fields.items())
             if key not in made:
                 made.add(key)
                 yield fields
 
     @cached_property
-    def corner_configs(self) -> list[TrialConfig]:
-        """The trials at these corners."""
-        return [self.trial_config(fields) for fields in self.corners()]
+    def corner_configs(self) -> tuple[TrialConfig, ...]:
+        """The trials at these corners. A process reads a search's file more than once, and these take seconds of it."""
+        described = repr(self)  # which tells 1 from 1.0 and from true, and has the order of everything
+        if described not in _CORNERS:
+            made = tuple(self.trial_config(fields) for fields in self.corners())
+            if len(_CORNERS) >= _MOST_SPACES:
+                del _CORNERS[next(iter(_CORNERS))]
+            _CORNERS[described] = made
+        return _CORNERS[described]
 
     def trial_config(self, params: Mapping[str, Any]) -> TrialConfig:
         """The trial of these parameters and the fixed fields."""

@@ -5,7 +5,7 @@ Shape suffixes: W windows of a chain, B rows of a batch, T positions of a window
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +77,7 @@ class TextStream(TrainingStream[TokenisedSplit]):
         return rows
 
     def _packed_rows(self, chains: list[tuple[int, int]]) -> np.ndarray:
-        return packed_rows([_marked(self._windowing.cut(begin, end)) for begin, end in chains], self.windows, IDLE[:4])
+        return packed_rows(_cut(self._windowing, chains), self.windows, IDLE[:4])
 
     def _gather(self, table_WB4: np.ndarray) -> WindowBatch:
         batch, teacher = gather(self.split.tokens, table_WB4, self._windowing.size), self.split.teacher
@@ -97,12 +97,25 @@ def evaluation_batches(
     each other, so they are spread over the rows one by one and no row waits for the longest book.
     """
     units: list[np.ndarray] = []
-    for begin, end in split.document_inputs():
-        table = _marked(windowing.cut(begin, end))
+    for table in _cut(windowing, split.document_inputs()):
         table = np.concatenate([table, np.arange(len(table))[:, None]], axis=1)
         units.extend([table] if carry_state else table[:, None])
     for table_B5 in side_by_side(units, batch_size):
         yield gather(split.tokens, table_B5[None], windowing.size), table_B5
+
+
+def _cut(windowing: Windowing, stretches: Iterable[tuple[int, int]]) -> list[np.ndarray]:
+    """The marked windows of each stretch of inputs [begin, end). All of one length are cut alike, and a text of many
+    short documents has few lengths."""
+    of_length: dict[int, np.ndarray] = {}
+    tables = []
+    for begin, end in stretches:
+        if (length := end - begin) not in of_length:
+            of_length[length] = _marked(windowing.cut(0, length))
+        table = of_length[length].copy()
+        table[:, :FRESH] += begin
+        tables.append(table)
+    return tables
 
 
 def _marked(table: np.ndarray) -> np.ndarray:
