@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a proc
 _JUDGED = bool(os.environ.get("RECUR_TUNE_REQUIRE_ALL"))
 _SLOW = [hypothesis.HealthCheck.too_slow]
 _FSYNC = os.fsync
-_OBJECTS = 50_000  # made since the last collection, before there is another; Python's own number is 700
 _BEFORE = pytest.StashKey[float]()  # seconds of the processor, when a test began
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=_JUDGED)
 hypothesis.settings.load_profile("tests")
@@ -81,14 +80,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is loaded meanwhile stays for good: garbage is not looked for, and all of it is left out of every later
-    collection, which then takes milliseconds instead of a fifth of a second. Later ones are seldom: a test makes many
-    small objects and little garbage in circles."""
+    collection, which then takes milliseconds instead of a fifth of a second."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.set_threshold(_OBJECTS)
         gc.collect()
         gc.freeze()
 

@@ -127,6 +127,8 @@ def main() -> int:
     arguments, for_pytest = parser.parse_known_args()
     # A shell has its background jobs ignore Ctrl-C, and so would everything that tests start and press it for.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Dozens of processes import this code and transformers', and tests' assertions are rewritten: not without bytecode.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
         runs: list[Run] = []

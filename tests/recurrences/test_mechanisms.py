@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,12 +20,10 @@ from recur_tune.bptt.step import train_step
 from recur_tune.common.windowing import Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import counted
-from recur_tune.cost.flop_counter import FlopCounter
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
 from recur_tune.models import Cache, WindowedDecoder
 from recur_tune.models.generation import generate
-from recur_tune.ops.eager_mode import EagerMode
 from recur_tune.recurrences.registry import MECHANISMS, mechanism_of, settings_of
 from tests.models import chain_batch, some_tokens
 from tests.models.bodies import body, hugging_face
@@ -87,11 +85,9 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, plans):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
 
 
-class HostCopies(EagerMode):
+class HostCopies(TorchDispatchMode):
     """Refuses tensors that lie on the host or were made there, as a CUDA graph's capture does: all that an operation is
     given is known, or is what another operation made."""
-
-    layouts: ClassVar = {}  # of what an operation makes of given ones
 
     def __init__(self, *known):
         super().__init__()
@@ -102,43 +98,10 @@ class HostCopies(EagerMode):
     def storage(tensor):
         return tensor.untyped_storage()._cdata
 
-    @classmethod
-    def made(cls, operation, given, named):
-        """What it makes on the meta device, where torch works out most shapes in Python: once for the same layouts,
-        unless it is a view of what it is given or writes there."""
-        if any(one.alias_info for one in (*operation._schema.arguments, *operation._schema.returns)):
-            return operation(*given, **named)
-        described = id(operation), *map(cls.described, (given, tuple(named.items())))
-        if described in cls.layouts:
-            return cls.again(cls.layouts[described])
-        first = operation(*given, **named)
-        if all(isinstance(one, torch.Tensor) for one in (first if isinstance(first, tuple) else (first,))):
-            cls.layouts[described] = cls.layout(first)
-        return first
-
-    @classmethod
-    def described(cls, value):
-        if isinstance(value, (list, tuple)):
-            return tuple(map(cls.described, value))
-        return cls.layout(value) if isinstance(value, torch.Tensor) else (type(value), value)
-
-    @classmethod
-    def layout(cls, made):
-        if isinstance(made, torch.Tensor):
-            return made.size(), made.stride(), made.dtype, made.device
-        return tuple(map(cls.layout, made))
-
-    @classmethod
-    def again(cls, layout):
-        if not isinstance(layout[0], torch.Size):
-            return tuple(map(cls.again, layout))
-        size, stride, dtype, device = layout
-        return torch.empty_strided(size, stride, dtype=dtype, device=device)
-
     def __torch_dispatch__(self, operation, types, given=(), named=None):
         given_here = [one for one in tree_leaves((given, named)) if isinstance(one, torch.Tensor) and one.ndim]
         assert self.storages.issuperset(map(self.storage, given_here)), f"{operation} takes a tensor from the host"
-        made_here = self.made(operation, given, named or {})
+        made_here = operation(*given, **(named or {}))
         for one in tree_leaves(made_here):
             if isinstance(one, torch.Tensor) and one.is_meta:
                 self.known.append(one)
@@ -281,13 +244,11 @@ def test_closed_forms_are_what_torch_counts(spec):
 def test_training_flops_are_what_torch_counts(name, spec, kept):
     model = made(name, spec, Windowing(6)).float()
     batch = chain_batch(Windowing(6), [[18], [18]], windows=3)
-    # Torch's own follows every module, which takes it longer than the step; ours counts the same (test_frozen.py).
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) if kept == 1 else FlopCounter() as counter:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Chain(model, Plan(kept)).differentiate(batch)
-    found = counter.get_total_flops() if kept == 1 else counter.flops
     config = TrialConfig(recurrence=mechanism_of(spec).name, window=6, bptt_windows=3, batch=2, **spec.model_dump())
     estimated = training_flops_per_token(config, model.config.shape, Plan(kept))
-    assert estimated == pytest.approx(found / batch.scored, rel=1e-9)
+    assert estimated == pytest.approx(counter.get_total_flops() / batch.scored, rel=1e-9)
 
 
 @pytest.mark.slow
