@@ -27,7 +27,7 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
         if key not in known:
             refusals.add(f"{key}: there is no such field; {nearest(key, known)}")
     try:
-        made = kind(**({key: value for key, value in fields.items() if key in known} if refusals else fields))
+        made = kind(**{key: value for key, value in fields.items() if key in known})
     except ValidationError as error:
         for one in error.errors():
             refusals.add(_sentence(kind, one))

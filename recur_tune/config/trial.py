@@ -209,12 +209,11 @@ class TrialConfig(_Recurrent):
                 f"window: {self.window} tokens, {self.reserved} of them for the question, leave {max(room, 0)} for the "
                 f"text, and {self.overlap} of these are read again; choose a longer window or less of either."
             )
-        is_plain = self.recurrence not in recurrences.MECHANISMS
-        if not is_plain and self.bptt_windows < 2:
+        if self.mechanism and self.bptt_windows < 2:
             raise ValueError(
                 f"bptt_windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
             )
-        if self.trainable == "recurrence" and is_plain:
+        if self.trainable == "recurrence" and not self.mechanism:
             raise ValueError(
                 "trainable: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
             )
