@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process for each core; before NumPy is imported
@@ -36,11 +37,7 @@ def main() -> None:
     add("--workers", type=int, nargs="+", default=[1, 8], help="trials at a time")
     add("--trials", type=int, default=60, help="random search's, which fixes the tokens for all")
     add(
-        "--longer",
-        type=float,
-        default=1.0,
-        metavar="TIMES",
-        help="replay to so many times the tokens, for the time that many workers need; shares stay those of the tokens",
+        "--longer", type=float, default=1.0, help="times the tokens, of which shares stay; for the time of many workers"
     )
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME", help="; ".join(METHODS))
     add("--skip-slow", action="store_true", help=f"leave out {' and '.join(SLOW)}")
@@ -70,14 +67,18 @@ def main() -> None:
         for seed in range(arguments.seeds) for place in places for workers in arguments.workers for method in methods
     ]  # fmt: skip
     if arguments.replay_nothing:
-        replays = {
-            one: found
-            for one, found in read(arguments.results)
-            if (one.trials, one.longer) == (arguments.trials, arguments.longer)
-        }
+        wanted = arguments.trials, arguments.longer
+        replays = {one: found for one, found in read(arguments.results) if (one.trials, one.longer) == wanted}
     else:
         replays = run_all(searches, arguments.results, arguments.processes)
 
+    print_tables(arguments, places, methods, replays)
+
+
+def print_tables(
+    arguments: argparse.Namespace, places: Sequence[Place], methods: Sequence[str], replays: tables.Replays
+) -> None:
+    """As Markdown; all measures go to a CSV file."""
     tasks = [place.task for place in places]
     scored = {search: found for task in tasks for search, found in tables.score_all(task, replays).items()}
     tables.write_csv(arguments.results.with_suffix(".csv"), scored)

@@ -1,5 +1,4 @@
-"""FLOPs without a closed form, counted by torch on fake tensors: of a recurrence, of a step with a frozen
-body."""
+"""FLOPs without a closed form, counted by torch on fake tensors: of a recurrence, of a step with a frozen body."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class FlopCounter(EagerMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = _KNOWN.get(id(func)) or _KNOWN.setdefault(id(func), (_has_parts(func), _formula(func)))
+        if (known := _KNOWN.get(id(func))) is None:
+            known = _KNOWN[id(func)] = _has_parts(func), _formula(func)
         has_parts, formula = known
         if has_parts:
             with self:

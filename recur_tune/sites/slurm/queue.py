@@ -129,14 +129,11 @@ def requeue(number: int) -> bool:
     """Requeue a job; False where the site does not allow it.
 
     A requeue ends the job's processes. scontrol may be one of them, and end by SLURM's signal before it has heard the
-    answer; or the answer comes too late for it. Another job must not be submitted then: there would be two.
+    answer; or the answer comes too late for it. Another job must not be submitted then: there would be two. So a job
+    that no longer runs counts as requeued.
     """
-    before = _restarts(number)
-    return _run("scontrol", "requeue", str(number)).returncode <= 0 or _restarts(number) != before
-
-
-def _restarts(number: int) -> str:
-    return _described(number, "Restarts")["Restarts"]
+    answer = _run("scontrol", "requeue", str(number))
+    return answer.returncode <= 0 or _described(number, "JobState")["JobState"] != "RUNNING"
 
 
 def nodes_without_script(number: int) -> list[str]:

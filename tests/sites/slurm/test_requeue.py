@@ -45,7 +45,7 @@ class Cluster:
 
     def requeue_or_resubmit(self, does: str) -> str:
         """Which of the two it came to, where `scontrol requeue` does this."""
-        (self._path / "requeue").write_text(does.format(restarts=self._path / "restarts"))
+        (self._path / "requeue").write_text(does.format(state=self._path / "state"))
         requeued = requeue_or_resubmit(self.folder, 7, may_requeue=True)
         submitted = 8 in self.folder.jobs("search")
         assert requeued is not submitted
@@ -62,15 +62,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     program = tmp_path / "bin" / "scontrol"
     program.parent.mkdir()
     program.write_text(f"""#!/bin/sh
-nodes=$(cat {tmp_path}/nodes) restarts=$(cat {tmp_path}/restarts)
+nodes=$(cat {tmp_path}/nodes) state=$(cat {tmp_path}/state)
 case "$*" in
-  "show job"*) echo "JobId=7 JobState=RUNNING Restarts=$restarts BatchFlag=1 NodeList=$nodes BatchHost=n1 " ;;
+  "show job"*) echo "JobId=7 JobState=$state BatchFlag=1 NodeList=$nodes BatchHost=n1 " ;;
   "show hostnames"*) echo "$3" | tr , '\\n' ;;
   requeue*) echo "$*" >> {tmp_path}/asked; . {tmp_path}/requeue ;;
 esac
 """)
     program.chmod(0o755)
-    (tmp_path / "restarts").write_text("0")
+    (tmp_path / "state").write_text("RUNNING")
     (tmp_path / "requeue").write_text("")
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 8\n")
@@ -115,7 +115,7 @@ def test_a_node_on_which_ray_did_not_start_says_so_at_once(cluster: Cluster) -> 
     {
         "exit 0": "requeued",
         "kill -TERM $$": "requeued",  # SLURM ends a requeued job's processes, scontrol before it has heard
-        "echo 1 > {restarts}; echo 'Socket timed out on send/recv operation' >&2; exit 1": "requeued",
+        "echo COMPLETING > {state}; echo 'Socket timed out on send/recv operation' >&2; exit 1": "requeued",
         "echo 'Requested operation is presently disabled' >&2; exit 1": "submitted",
     }.items(),
 )
